@@ -1,0 +1,76 @@
+"""Buckets and slots: one padding rule, used by serving and replay alike.
+
+A batch has a fixed number of rows (its bucket); calls lie in it one behind the other; the rest is
+zeros. Same input, same bucket, same slot: same bits, whatever else shares the batch
+(docs/reference, 'bits contract'). Source: spec/replay.md, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pellucid.core.tensor import Buffer, Tensor, datatype, element_count
+from pellucid.errors import TensorError
+
+
+def bucket_for(rows: int, sizes: Sequence[int]) -> int:
+    """Smallest bucket that holds ``rows`` rows.
+
+    Raises:
+        TensorError: No rows, or more than the largest bucket.
+    """
+    if rows < 1:
+        raise TensorError(f"batch axis: expected 1 to {max(sizes)} rows, got {rows}")
+    for size in sorted(sizes):
+        if rows <= size:
+            return size
+    raise TensorError(f"batch axis: expected 1 to {max(sizes)} rows, got {rows:,}")
+
+
+def slots_for(row_counts: Sequence[int]) -> list[int]:
+    """First slot of each call, in order of arrival, without gaps."""
+    slots, position = [], 0
+    for count in row_counts:
+        slots.append(position)
+        position += count
+    return slots
+
+
+def place(parts: Sequence[tuple[int, Tensor]], bucket: int) -> Tensor:
+    """Lay tensors of one input into a batch of ``bucket`` rows, zeros everywhere else.
+
+    Args:
+        parts: First slot and tensor ``[rows, ...]`` of each call; same name, datatype and
+            trailing shape. Slots ascend and do not overlap. Replay gives one part.
+
+    Returns:
+        Tensor ``[bucket, ...]``. A zero BYTES element is the empty string.
+
+    Raises:
+        TensorError: Parts overlap, do not fit, or differ in datatype or trailing shape.
+    """
+    first = parts[0][1]
+    rest = first.shape[1:]
+    zero = _zero_row(first)
+    chunks: list[Buffer] = []
+    position = 0
+    for slot, tensor in parts:
+        if tensor.datatype != first.datatype or tensor.shape[1:] != rest:
+            raise TensorError(
+                f"input {first.name!r:.80}: expected {first.datatype} {list(rest)} in one batch, "
+                f"got {tensor.datatype} {list(tensor.shape[1:])}"
+            )
+        if slot < position:
+            raise TensorError(f"slot: expected at least {position}, got {slot}")
+        chunks.append(zero * (slot - position))
+        chunks.append(tensor.data)
+        position = slot + tensor.shape[0]
+    if position > bucket:
+        raise TensorError(f"bucket: expected at most {bucket} rows, got {position}")
+    chunks.append(zero * (bucket - position))
+    return Tensor(first.name, first.datatype, (bucket, *rest), b"".join(chunks))
+
+
+def _zero_row(tensor: Tensor) -> bytes:
+    count = element_count(tensor.shape[1:])
+    return bytes(count * (datatype(tensor.datatype).itemsize or 4))

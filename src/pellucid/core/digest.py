@@ -1,0 +1,50 @@
+"""Digests as text: ``sha256:<64 hex digits>``, as OCI and in-toto write them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from typing import Final
+
+from pellucid.errors import DigestMismatchError, FormatError
+
+_TEXT: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def sha256(data: bytes | bytearray | memoryview) -> str:
+    """Digest of some bytes, as text."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def format_digest(raw: bytes) -> str:
+    """Text of 32 raw digest bytes."""
+    if len(raw) != 32:
+        raise FormatError(f"digest: expected 32 bytes, got {len(raw)}")
+    return "sha256:" + raw.hex()
+
+
+def parse_digest(text: str) -> bytes:
+    """Raw bytes of a digest's text.
+
+    Raises:
+        FormatError: Not ``sha256:`` and 64 lower-case hex digits.
+    """
+    if not isinstance(text, str) or not _TEXT.fullmatch(text):
+        raise FormatError(f"digest: expected sha256:<64 hex digits>, got {text!r:.80}")
+    return bytes.fromhex(text[7:])
+
+
+def verify_digest(subject: str, data: bytes | memoryview, expected: str) -> bytes | memoryview:
+    """Return ``data`` if it has the expected digest.
+
+    Raises:
+        DigestMismatchError: Names the subject, both digests and the size.
+    """
+    got = sha256(data)
+    if not hmac.compare_digest(got, expected):
+        raise DigestMismatchError(
+            f"{subject}: expected {expected[:19]}..., got {got[:19]}... over {len(data):,} bytes",
+            hint="the bytes changed after they were signed: fetch them again, or rebuild",
+        )
+    return data
