@@ -27,7 +27,32 @@ ENTRY_MAX: Final = 65_535  # limit of C2SP tlog-tiles entry bundles
 ROWS_IN_CALL_MAX: Final = 16  # beyond, the entry holds the root of a small tree
 ROWS_IN_BATCH_MAX: Final = 128
 TYPES: Final = frozenset(
-    ["call", "batch", "build", "package", "qualification", "approval", "stage", "load", "load.refused", "unload", "recycle", "policy", "config", "epoch", "key", "read", "export", "replay", "erasure", "hold", "archive", "anchor", "gap", "alert"]
+    [
+        "call",
+        "batch",
+        "build",
+        "package",
+        "qualification",
+        "approval",
+        "stage",
+        "load",
+        "load.refused",
+        "unload",
+        "recycle",
+        "policy",
+        "config",
+        "epoch",
+        "key",
+        "read",
+        "export",
+        "replay",
+        "erasure",
+        "hold",
+        "archive",
+        "anchor",
+        "gap",
+        "alert",
+    ]
 )
 
 SubjectKeys = Callable[[str], bytes]  # 32-byte key of a subject; made on first use by the vault

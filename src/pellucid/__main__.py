@@ -1,0 +1,5 @@
+"""``python -m pellucid``."""
+
+from pellucid.cli.main import main
+
+main()

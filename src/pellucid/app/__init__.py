@@ -1,0 +1,1 @@
+"""Furnishes the house: the only place that names adapters and plugs rooms together."""

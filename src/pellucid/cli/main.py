@@ -1,0 +1,97 @@
+"""``pellucid``: the verbs, loaded only when used, and the one place that turns errors into exits."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from pellucid import __version__
+from pellucid.errors import PellucidError
+
+VERBS: Final[dict[str, tuple[str, str]]] = {  # verb -> (module, one line of help)
+    "init": ("init", "Make a site: keys, configuration, policy, folders."),
+    "build": ("build", "Build an engine from a recipe, with its whole log."),
+    "sign": ("sign", "Sign a package folder and pack it."),
+    "qualify": ("qualify", "Measure a package on this device and attest it."),
+    "approve": ("approve", "Sign an approval for a package."),
+    "verify": ("verify", "Check a package: signature, manifest, policy."),
+    "inspect": ("inspect", "Show what is inside a package."),
+    "serve": ("serve", "Serve admitted packages and record every call."),
+    "call": ("call", "Call a served model."),
+    "ledger": ("ledger", "Show, get, prove, check and erase ledger entries."),
+    "replay": ("replay", "Run a past call again, in its bucket and slot."),
+    "answer": ("answer", "Give the regulator's four answers about a call."),
+    "export": ("export", "Write an evidence bundle that a stranger can check."),
+    "keys": ("keys", "List, show and make keys."),
+    "config": ("config", "Show and check the configuration in force."),
+    "adapters": ("adapters", "List what can be plugged in."),
+    "demo": ("demo", "Walk the whole chain on real data."),
+}
+
+
+class _Verbs(click.Group):
+    """A group whose commands are imported on first use, so that ``--help`` stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"pellucid.cli.{VERBS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+
+@click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="pellucid")
+def cli() -> None:
+    """Auditable inference: every answer with its engine, its history and a proof.
+
+    Exit codes: 0 it holds, 2 usage, 3 evidence does not hold, 4 policy refused, 5 build failed,
+    6 replay differs, 70 ledger halted, 75 try again later.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one verb and exit with its code."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result: Any = cli.main(argv, standalone_mode=False)
+    except PellucidError as error:
+        _report(error, as_json="--json" in argv)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # the reader left (head, less); point stdout elsewhere so that the final flush is quiet
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _report(error: PellucidError, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        record = {"error": error.message, "code": error.code, "hint": error.hint}
+        click.echo(json.dumps(record, ensure_ascii=False))
+        return
+    style = {"fg": "red", "bold": True}
+    click.echo(click.style("error: ", **style) + error.message, err=True)  # type: ignore[arg-type]
+    if error.hint:
+        click.echo(click.style("hint: ", fg="cyan") + error.hint, err=True)

@@ -1,0 +1,69 @@
+"""What every verb shares: ``--site``, ``--json``, and one way to print for people or machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def site_option(function: Function) -> Function:
+    """Adds ``--site DIR`` as ``site_path``."""
+    return click.option(
+        "--site",
+        "site_path",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=None,
+        help="Site folder (default: $PELLUCID_SITE, or the nearest parent with pellucid.toml).",
+    )(function)
+
+
+def json_option(function: Function) -> Function:
+    """Adds ``--json`` as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(function)
+
+
+def console(*, err: bool = False) -> Console:
+    """A console that is plain when piped and never wraps words away."""
+    from rich.console import Console
+
+    stream = sys.stderr if err else sys.stdout
+    width = None if stream.isatty() else 100
+    return Console(file=stream, highlight=False, soft_wrap=False, width=width)
+
+
+def emit(value: Any, render: Callable[[Console], None], *, as_json: bool) -> None:
+    """Print ``value`` as JSON, or let ``render`` draw it for people."""
+    if as_json:
+        click.echo(json.dumps(value, ensure_ascii=False, indent=None, default=str))
+        return
+    render(console())
+
+
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
+    """A calm table: no borders inside, cells as plain text (markup in data stays text)."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    built = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        built.add_column(column, overflow="fold")
+    for row in rows:
+        built.add_row(*[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row])
+    return built
+
+
+def pairs(title: str, rows: Iterable[tuple[str, Any]]) -> Table:
+    """Names and values, one a line."""
+    return table(title, ("", ""), rows)

@@ -1,0 +1,186 @@
+"""One TOML file of configuration; its digest becomes an entry at every start.
+
+Who says what: precision stands in the recipe; what may load in the policy; recording, limits and
+doors here. Unknown keys are refused with their path. Secrets appear only as key URIs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from pellucid.core.digest import sha256
+from pellucid.errors import ConfigError
+
+ROLES: Final = ("log", "builder", "qualifier", "approver", "replayer", "exporter")
+RECORD_MODES: Final = ("journaled", "durable", "unsafe_record_nothing")
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections: unknown keys are errors, so a typing slip is never a silent default."""
+
+
+class SiteSection(_Section):
+    """``node`` names this machine in every call key: ``[a-z0-9][a-z0-9.-]{0,62}``."""
+
+    node: str = "node1"
+
+
+class LedgerSection(_Section):
+    """How calls become entries.
+
+    Attributes:
+        folder: Where the log, the journal, the board and the vault live.
+        origin: Name of the log, first line of every checkpoint.
+        record: ``journaled``, ``durable``, or for measurements only ``unsafe_record_nothing``.
+        flush_ms: Longest time a journaled record stays out of reach of power loss.
+        in_flight_max: Slots of the board: calls accepted and not yet closed.
+        backlog_max_bytes: Journal bytes not yet integrated; beyond, calls are refused with 503.
+        index: URI of the hot index; a path is relative to ``folder``.
+        keep_outputs_max_bytes: Outputs of a row up to this size are kept in the vault, so that a
+            replay can say 'within bound'; 0 keeps none.
+        checkpoint_ms: Longest time between checkpoints while entries arrive.
+        rotate_s, rotate_bytes: When a journal segment is closed and the next begins.
+        sinks: URIs of followers, for example ``stdout:``.
+        refusals_per_s: Refused calls get an entry each up to this rate, beyond it a signed count.
+    """
+
+    folder: str = "ledger"
+    origin: str = "localhost/pellucid"
+    record: str = "journaled"
+    flush_ms: int = 20
+    in_flight_max: int = 4096
+    backlog_max_bytes: int = 2**30
+    index: str = "sqlite:index.db"
+    keep_outputs_max_bytes: int = 4096
+    checkpoint_ms: int = 250
+    rotate_s: float = 10.0
+    rotate_bytes: int = 64 * 2**20
+    sinks: list[str] = []
+    refusals_per_s: int = 100
+
+
+class ServingSection(_Section):
+    """The data plane's door and limits.
+
+    Attributes:
+        models: Packages to load: paths relative to the site.
+        batch_delay_us: How long a call may wait for company; 0: only what arrives together.
+        nonfinite: ``refuse`` or ``allow`` NaN and infinities in binary inputs; the policy may
+            only be stricter.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    models: list[str] = []
+    body_max_bytes: int = 64 * 2**20
+    batch_delay_us: int = 0
+    nonfinite: str = "refuse"
+    queue_max: int = 1024
+
+
+class Config(_Section):
+    """The whole file. ``keys`` maps a role to a key URI."""
+
+    site: SiteSection = SiteSection()
+    keys: dict[str, str] = {}
+    ledger: LedgerSection = LedgerSection()
+    serving: ServingSection = ServingSection()
+    packages: str = "packages"
+    trust: str = "trust"
+    policy: str = "policy.yaml"
+
+
+DEFAULT_CONFIG: Final = """\
+# pellucid: configuration of one site. Effective values: `pellucid config show`.
+packages = "packages"
+trust = "trust"
+policy = "policy.yaml"
+
+[site]
+node = "{node}"
+
+[keys]                      # one key a role; URIs, never secrets
+log = "file:keys/log.key"              # signs checkpoints; the server never opens it
+builder = "file:keys/builder.key"      # signs packages
+qualifier = "file:keys/qualifier.key"  # signs what was measured on a device
+approver = "file:keys/approver.key"    # signs approvals
+replayer = "file:keys/replayer.key"    # signs replay reports
+exporter = "file:keys/exporter.key"    # signs evidence bundles
+
+[ledger]
+folder = "ledger"
+origin = "{origin}"
+record = "journaled"        # or "durable": the reply waits for the disk
+sinks = []                  # for example ["stdout:"] for structured logs
+
+[serving]
+host = "127.0.0.1"
+port = 8000
+models = []                 # packages to load, for example ["packages/credit-v1.0.0-....tar.gz"]
+"""
+
+_NODE: Final = r"[a-z0-9][a-z0-9.-]{0,62}"
+
+
+def parse_config(raw: bytes) -> Config:
+    """Configuration of a TOML file's bytes.
+
+    Raises:
+        ConfigError: Not TOML, an unknown key, a wrong type or a value out of range.
+    """
+    try:
+        config = msgspec.toml.decode(raw, type=Config)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise ConfigError(
+            f"pellucid.toml: expected a valid configuration, got {error}",
+            hint="see docs/reference/configuration.md",
+        ) from error
+    _check(config)
+    return config
+
+
+def _check(config: Config) -> None:
+    import re
+
+    if not re.fullmatch(_NODE, config.site.node):
+        raise ConfigError(f"site.node: expected {_NODE}, got {config.site.node!r:.80}")
+    unknown = sorted(set(config.keys) - set(ROLES))
+    if unknown:
+        raise ConfigError(f"keys: expected roles {', '.join(ROLES)}, got {', '.join(unknown)}")
+    _one_of("ledger.record", config.ledger.record, RECORD_MODES)
+    _one_of("serving.nonfinite", config.serving.nonfinite, ("refuse", "allow"))
+    ranges: list[tuple[str, float, float, float]] = [
+        ("ledger.flush_ms", config.ledger.flush_ms, 1, 10_000),
+        ("ledger.in_flight_max", config.ledger.in_flight_max, 1, 2**20),
+        ("ledger.backlog_max_bytes", config.ledger.backlog_max_bytes, 2**20, 2**50),
+        ("ledger.keep_outputs_max_bytes", config.ledger.keep_outputs_max_bytes, 0, 2**20),
+        ("ledger.checkpoint_ms", config.ledger.checkpoint_ms, 1, 60_000),
+        ("ledger.rotate_s", config.ledger.rotate_s, 0.01, 86_400),
+        ("ledger.rotate_bytes", config.ledger.rotate_bytes, 2**12, 2**40),
+        ("ledger.refusals_per_s", config.ledger.refusals_per_s, 1, 10**6),
+        ("serving.port", config.serving.port, 0, 65_535),
+        ("serving.body_max_bytes", config.serving.body_max_bytes, 2**10, 2**40),
+        ("serving.batch_delay_us", config.serving.batch_delay_us, 0, 10**6),
+        ("serving.queue_max", config.serving.queue_max, 1, 2**20),
+    ]
+    for name, value, low, high in ranges:
+        if not low <= value <= high:
+            raise ConfigError(f"{name}: expected {low:,} to {high:,}, got {value:,}")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}: expected one of {', '.join(allowed)}, got {value!r:.60}")
+
+
+def config_digest(raw: bytes) -> str:
+    """Digest of the file's bytes, as it stands in entries."""
+    return sha256(raw)
+
+
+def effective(config: Config) -> dict[str, Any]:
+    """Every value in force, defaults included."""
+    built: dict[str, Any] = msgspec.to_builtins(config)
+    return built
