@@ -121,9 +121,8 @@ def main() -> None:
     shutil.copyfile(HERE / "preprocess.py", out / "preprocess.py")
     shutil.copyfile(HERE / "recipe.yaml", out / "recipe.yaml")
     refused = model.predict_proba(values.astype(np.float64))[:, 1] >= float(THRESHOLD)
-    print(
-        f"trained on {len(train)}, held out {len(held_out)}: {(refused == bad).mean():.1%} right at {THRESHOLD}"
-    )
+    right = f"{(refused == bad).mean():.1%} right at {THRESHOLD}"
+    print(f"trained on {len(train)}, held out {len(held_out)}: {right}")
     print(f"wrote {out}")
 
 
