@@ -1,0 +1,29 @@
+"""The reference pages say what the code says."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_generated_pages_are_current(tmp_path: Path):
+    module = runpy.run_path(str(ROOT / "docs" / "generate.py"))
+    module["main"](tmp_path)
+    old = [
+        page.name
+        for page in tmp_path.iterdir()
+        if page.read_text() != (ROOT / "docs" / "reference" / page.name).read_text()
+    ]
+    assert not old, "run: make docs"
+
+
+def test_links_between_documents_lead_somewhere():
+    broken = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "spec").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in target and not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)} -> {target}")
+    assert not broken
