@@ -7,8 +7,9 @@ RFC 8785 on a restricted profile: no floating point, integers with ``|n| < 2**53
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -62,6 +63,31 @@ def decode(data: bytes, *, size_max: int = 16 * 2**20) -> Any:
             hint="duplicate keys, white space, unsorted keys or escaped characters",
         )
     return value
+
+
+def decode_foreign(data: bytes, *, size_max: int = 16 * 2**20) -> Any:
+    """Read JSON that others wrote (any spelling, floats too); a duplicate key or NaN is refused.
+
+    Raises:
+        FormatError: Not JSON, a duplicate key, NaN or infinity, or larger than ``size_max`` bytes.
+    """
+    if len(data) > size_max:
+        raise FormatError(f"JSON: expected at most {size_max:,} bytes, got {len(data):,}")
+    try:
+        return json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"JSON: expected valid JSON, got {error!s:.120}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise FormatError("JSON: expected each key once, got a duplicate")
+    return members
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise FormatError(f"JSON: expected finite numbers, got {text}")
 
 
 def _check(value: Any, where: str, depth: int) -> None:
