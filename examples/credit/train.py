@@ -115,7 +115,7 @@ def main() -> None:
     values, bad = table(held_out)
     (out / "model.onnx").write_bytes(graph(model).SerializeToString(deterministic=True))
     aside = [preprocess.slices(row) for row in held_out]
-    slices = {f"slice_{name}": np.array([row[name] for row in aside]) for name in aside[0]}
+    slices = {name: np.array([row[name] for row in aside]) for name in aside[0]}
     np.savez(out / "validation.npz", features=values, labels=bad, **slices)
     (out / "meaning.json").write_text(json.dumps(meaning(), indent=1, sort_keys=True) + "\n")
     shutil.copyfile(HERE / "preprocess.py", out / "preprocess.py")

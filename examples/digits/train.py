@@ -110,7 +110,7 @@ def main() -> None:
     weights |= {"head_w": head.coef_.T, "head_b": head.intercept_}
     (out / "model.onnx").write_bytes(graph(weights).SerializeToString(deterministic=True))
     ink = np.where(held_out.sum(axis=(1, 2, 3)) < np.median(held_out.sum(axis=(1, 2, 3))), "light", "heavy")
-    np.savez(out / "validation.npz", image=held_out, labels=truth, slice_ink=ink)
+    np.savez(out / "validation.npz", image=held_out, labels=truth, ink=ink)
     (out / "meaning.json").write_text(json.dumps(meaning(), indent=1, sort_keys=True) + "\n")
     shutil.copyfile(HERE / "recipe.yaml", out / "recipe.yaml")
     print(f"trained on {len(train)}, held out {len(held_out)}: {right:.1%} right")
