@@ -7,10 +7,11 @@ means. Everything raises only from ``pellucid.errors``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pellucid.core.entry import Entry, Formed, Opening
+from pellucid.core.package import PackageFiles as PackageFiles
 from pellucid.core.record import Batch, Call
 from pellucid.core.tensor import Tensor, TensorSpec
 
@@ -269,21 +270,6 @@ class Sink(Follower, Protocol):
 
 
 # -- packages -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PackageFiles:
-    """A package's files, read once into memory: what is verified is what is used.
-
-    Attributes:
-        name: Folder name ``NAME-vVERSION-BACKEND-TARGET``.
-        files: Every file below it by POSIX path.
-        digest: Digest of the archive's bytes, or ``""`` for a folder.
-    """
-
-    name: str
-    files: Mapping[str, bytes] = field(repr=False)
-    digest: str = ""
 
 
 class PackageOpener(Protocol):

@@ -1,0 +1,302 @@
+"""The order of checks, in one place: from bytes nobody vouches for to a ``TrustedPackage``.
+
+1. paths, twins, counts and sizes, as text and numbers only
+2. ``model.sig`` by a builder's key; every file hashed once; the folder's name, the files and their
+   digests are exactly the signed ones
+3. ``manifest.json`` says the same list
+4. attestations, each under its own role's key, about exactly this package; others are ignored and
+   reported
+5. only now are signed documents read
+
+Nothing is parsed for its meaning before the signature over it held. Source: spec/package.md,
+section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from pellucid.core import canonical
+from pellucid.core.approval import Approval, parse_approval
+from pellucid.core.digest import sha256
+from pellucid.core.finding import WARN, Finding
+from pellucid.core.manifest import Manifest, parse_manifest, verify_files
+from pellucid.core.model_signing import file_digests, verify_by_any, verify_model_signature
+from pellucid.core.package import (
+    ATTESTATIONS,
+    DEFAULT_LIMITS,
+    MANIFEST,
+    SIGNATURE,
+    Limits,
+    PackageFiles,
+    is_attestation,
+    verify_folder_name,
+    verify_paths,
+    verify_sizes,
+)
+from pellucid.core.statement import APPROVAL, QUALIFICATION, SLSA, Statement, parse_statement
+from pellucid.core.yaml_text import load_yaml
+from pellucid.errors import FormatError, PackageError, PellucidError, SignatureError, VerificationError
+
+ATTESTATION_BYTES_MAX: Final = 4 * 2**20
+ATTESTATIONS_MAX: Final = 256
+LABELS: Final = ("invariant", "bucket-invariant", "variant", "untested")  # best first
+_ROLE_OF: Final = {QUALIFICATION: "qualifier", APPROVAL: "approver", SLSA: "builder"}
+_SEAL: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class TrustRoot:
+    """The recipient's own keys: nothing of it ever comes from what is checked.
+
+    Attributes:
+        log_vkey: Verifier key of the log, or ``""``.
+        keys: Role to PEMs allowed in it: builder, qualifier, approver, replayer, exporter.
+    """
+
+    log_vkey: str
+    keys: Mapping[str, tuple[bytes, ...]]
+
+    def of(self, role: str) -> tuple[bytes, ...]:
+        return self.keys.get(role, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Qualification:
+    """A verified qualification: what was measured, on which device, by whose key."""
+
+    predicate: dict[str, Any]
+    key: str
+    digest: str
+    path: str
+
+    @property
+    def label(self) -> str:
+        return str(self.predicate["variance"]["label"])
+
+    @property
+    def passed(self) -> bool:
+        return self.predicate["accuracy"]["passed"] is True
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedPackage:
+    """A package whose every byte is vouched for. Only ``verify_package`` makes one.
+
+    Attributes:
+        folder: Name of the package's folder; name, version: of the model.
+        digest: Package digest (OMS root digest).
+        files: Every file, signed or verified attestation; read only.
+        recipe, meaning, metadata, facts, environment, golden: Signed documents, ``{}`` when absent.
+        engine, engine_digest, engine_path: The one engine file.
+        qualifications: Verified qualifications, by file name.
+        approvals: Verified approvals, by file name.
+        findings: What was ignored, and why.
+        signer: Id of the builder's key.
+        archive: Digest of the archive's bytes, or ``""`` for a folder.
+    """
+
+    folder: str
+    name: str
+    version: str
+    digest: str
+    manifest: Manifest
+    files: Mapping[str, bytes] = field(repr=False)
+    recipe: dict[str, Any] = field(repr=False)
+    meaning: dict[str, Any] = field(repr=False)
+    metadata: dict[str, Any] = field(repr=False)
+    facts: dict[str, Any] = field(repr=False)
+    environment: dict[str, Any] = field(repr=False)
+    golden: dict[str, Any] = field(repr=False)
+    engine: bytes = field(repr=False)
+    engine_digest: str
+    engine_path: str
+    qualifications: tuple[Qualification, ...] = field(repr=False)
+    approvals: tuple[Approval, ...]
+    findings: tuple[Finding, ...]
+    signer: str
+    archive: str
+    seal: InitVar[object]
+
+    def __post_init__(self, seal: object) -> None:
+        if seal is not _SEAL:
+            raise TypeError("TrustedPackage: only verify_package makes one")
+
+    @property
+    def qualification(self) -> dict[str, Any] | None:
+        """Predicate of the first verified qualification, or ``None``."""
+        return self.qualifications[0].predicate if self.qualifications else None
+
+    @property
+    def label_variance(self) -> str:
+        """The worst label of all verified qualifications; ``untested`` without any."""
+        return max((q.label for q in self.qualifications), key=LABELS.index, default="untested")
+
+    @property
+    def precision(self) -> str:
+        """Precision of the recipe, lower case, for example ``fp32``."""
+        return str(self.recipe.get("precision", "unknown")).lower()
+
+
+def verify_package(
+    package: PackageFiles, trust: TrustRoot, limits: Limits = DEFAULT_LIMITS
+) -> TrustedPackage:
+    """Do every check, in the one right order.
+
+    Args:
+        package: Files read once; these very bytes are what the result holds.
+        trust: The recipient's keys.
+
+    Raises:
+        SignatureError, PackageError, DigestMismatchError, VerificationError: Names what broke.
+    """
+    try:
+        return _verify_package(package, trust, limits)
+    except FormatError as error:
+        # a document of a package that is not what it must be: evidence does not hold (exit 3)
+        raise PackageError(f"package {package.name!r:.120}: {error.message}", hint=error.hint) from error
+
+
+def _verify_package(package: PackageFiles, trust: TrustRoot, limits: Limits) -> TrustedPackage:
+    files = dict(package.files)
+    _verify_shape(package.name, files, limits)
+    digests = file_digests(files)
+    root, signer = verify_model_signature(files[SIGNATURE], package.name, digests, trust.of("builder"))
+    manifest = parse_manifest(files[MANIFEST])
+    if manifest.folder != package.name:
+        raise PackageError(f"package folder: expected {manifest.folder!r}, got {package.name!r:.120}")
+    verify_files(manifest, files, digests)
+    attested = _Attestations(package.name, root, manifest, trust)
+    for path in sorted(filter(is_attestation, files)):
+        attested.take(path, files[path])
+    engine = _engine(manifest)
+    return TrustedPackage(
+        folder=package.name, name=manifest.name, version=manifest.version, digest=root, manifest=manifest,
+        files=MappingProxyType({p: files[p] for p in files if p not in attested.ignored}),
+        recipe=_recipe(files, manifest), meaning=_document(files, "meaning.json"),
+        metadata=_document(files, "metadata.json"), facts=_document(files, "facts.json"),
+        environment=_document(files, "environment.json"), golden=_document(files, "golden/golden.json"),
+        engine=files[engine], engine_digest=digests[engine], engine_path=engine,
+        qualifications=tuple(attested.qualifications), approvals=tuple(attested.approvals),
+        findings=tuple(attested.findings), signer=signer, archive=package.digest, seal=_SEAL,
+    )  # fmt: skip
+
+
+def _verify_shape(name: str, files: Mapping[str, bytes], limits: Limits) -> None:
+    verify_folder_name(name)
+    verify_paths(files)
+    verify_sizes({path: len(data) for path, data in files.items()}, limits)
+    for path in (SIGNATURE, MANIFEST):
+        if path not in files:
+            hint = "sign it first: pellucid sign FOLDER" if path == SIGNATURE else ""
+            raise PackageError(f"package: expected {path}, got a package without this file", hint=hint)
+    inside = [path for path in files if path.split("/", 1)[0] == ATTESTATIONS]
+    for path in inside:
+        if not is_attestation(path):
+            raise PackageError(f"path {path!r:.240}: expected {ATTESTATIONS}/NAME.sigstore.json, got another")
+        if len(files[path]) > ATTESTATION_BYTES_MAX:
+            raise PackageError(
+                f"path {path!r:.240}: expected at most {ATTESTATION_BYTES_MAX:,} bytes, got more"
+            )
+    if len(inside) > ATTESTATIONS_MAX:
+        raise PackageError(f"package: expected at most {ATTESTATIONS_MAX} attestations, got {len(inside):,}")
+
+
+def _engine(manifest: Manifest) -> str:
+    engines = manifest.with_role("engine")
+    if len(engines) != 1:
+        raise PackageError(f"package: expected one file below engine/, got {len(engines)}")
+    return engines[0].path
+
+
+def _document(files: Mapping[str, bytes], path: str) -> dict[str, Any]:
+    """A signed JSON document of the canonical profile; ``{}`` when the package has none."""
+    if path not in files:
+        return {}
+    value = canonical.decode(files[path], size_max=256 * 2**20)
+    if not isinstance(value, dict):
+        raise FormatError(f"{path}: expected an object, got {type(value).__name__}")
+    return value
+
+
+def _recipe(files: Mapping[str, bytes], manifest: Manifest) -> dict[str, Any]:
+    if "recipe.yaml" not in files:
+        raise PackageError("package: expected 'recipe.yaml', got a package without this file")
+    recipe = load_yaml(files["recipe.yaml"], subject="recipe.yaml")
+    for key in ("name", "version", "backend"):
+        said, signed = recipe.get(key), getattr(manifest, key)
+        if said != signed:
+            raise PackageError(f"recipe.yaml: expected {key} {signed!r} as in {MANIFEST}, got {said!r:.60}")
+    return recipe
+
+
+class _Attestations:
+    """Takes each attestation or ignores it with a finding; what cannot be verified has no voice."""
+
+    def __init__(self, folder: str, root: str, manifest: Manifest, trust: TrustRoot) -> None:
+        self.folder, self.root, self.manifest, self.trust = folder, root, manifest, trust
+        self.qualifications: list[Qualification] = []
+        self.approvals: list[Approval] = []
+        self.findings: list[Finding] = []
+        self.ignored: set[str] = set()
+
+    def take(self, path: str, raw: bytes) -> None:
+        try:
+            self._take(path, raw)
+        except PellucidError as error:
+            self.ignored.add(path)
+            expected = "an attestation of this package by a trusted key"
+            self.findings.append(Finding(f"attestation {path}", False, expected, error.message, WARN))
+
+    def _take(self, path: str, raw: bytes) -> None:
+        from pellucid.core.dsse import parse_bundle
+
+        kind = parse_statement(parse_bundle(raw).payload).predicate_type  # unverified: only picks the role
+        role = _ROLE_OF.get(kind)
+        if role is None:
+            raise VerificationError(f"{path}: expected a known predicate type, got {kind!r:.120}")
+        payload, key = verify_by_any(path, raw, self.trust.of(role))
+        statement = parse_statement(payload)
+        if kind == SLSA:
+            self._verify_provenance(path, statement)
+            return
+        self._verify_subject(path, statement)
+        if kind == QUALIFICATION:
+            self.qualifications.append(Qualification(_qualified(statement), key, sha256(raw), path))
+        else:
+            self.approvals.append(self._approval(path, statement, key, raw))
+
+    def _verify_subject(self, path: str, statement: Statement) -> None:
+        if [digest for _, digest in statement.subjects] != [self.root]:
+            got = ", ".join(digest[:19] for _, digest in statement.subjects[:3])
+            raise SignatureError(
+                f"{path}: expected a statement about {self.root[:19]}..., got one about {got}..."
+            )
+
+    def _verify_provenance(self, path: str, statement: Statement) -> None:
+        # SLSA names files (engine, compiled graph) and may name the package as well
+        known = {file.digest for file in self.manifest.files} | {self.root}
+        if not {digest for _, digest in statement.subjects} <= known:
+            raise SignatureError(f"{path}: expected subjects of this package, got others")
+
+    def _approval(self, path: str, statement: Statement, key: str, raw: bytes) -> Approval:
+        approval = parse_approval(statement.predicate, key=key, digest=sha256(raw))
+        said = (approval.package, approval.name, approval.version)
+        if said != (self.root, self.manifest.name, self.manifest.version):
+            raise SignatureError(f"{path}: expected an approval of this package, got {said!r:.200}")
+        return approval
+
+
+def _qualified(statement: Statement) -> dict[str, Any]:
+    predicate = statement.predicate
+    accuracy, variance = predicate.get("accuracy"), predicate.get("variance")
+    if not isinstance(accuracy, dict) or not isinstance(accuracy.get("passed"), bool):
+        raise FormatError("qualification: expected accuracy.passed as true or false, got something else")
+    if not isinstance(variance, dict) or variance.get("label") not in LABELS:
+        raise FormatError(f"qualification: expected variance.label of {', '.join(LABELS)}, got another")
+    if not isinstance(predicate.get("environment"), dict):
+        raise FormatError("qualification: expected the environment it was measured in, got none")
+    return predicate
