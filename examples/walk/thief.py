@@ -1,0 +1,153 @@
+"""The thief: has write access to everything but the log's key, and tries to change the past.
+
+Each attempt works on its own copy of the site and does the best that access allows: where the tree
+must fit again, it is computed again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+from pellucid.core.checkpoint import Checkpoint, parse_checkpoint, sign_checkpoint
+from pellucid.core.merkle.hashing import hash_leaf, root_of
+from pellucid.core.merkle.tile import TILE_WIDTH, decode_bundle, encode_bundle, entries_path, grow_tiles
+from pellucid.core.note import format_vkey
+from pellucid.core.signature import raw_ed25519
+from pellucid.keys.file import FileKey
+
+PARTS = ("pellucid.toml", "policy.yaml", "keys", "trust", "packages", "ledger")
+Entries = list[bytes]
+
+
+def copy_site(site: Path, target: Path) -> Path:
+    """A copy to spoil; the original stays as it is."""
+    target.mkdir(parents=True)
+    for name in PARTS:
+        source = site / name
+        if source.is_dir():
+            shutil.copytree(source, target / name)
+        else:
+            shutil.copy2(source, target / name)
+    return target
+
+
+def flip_engine_byte(archive: Path, target: Path) -> tuple[Path, str]:
+    """Unpack a package and change one byte in the middle of its engine; folder and file name."""
+    target.mkdir(parents=True)
+    with tarfile.open(archive) as packed:
+        packed.extractall(target, filter="data")
+    (folder,) = target.iterdir()
+    engine = next(path for path in sorted((folder / "engine").iterdir()) if path.is_file())
+    raw = bytearray(engine.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    engine.write_bytes(raw)
+    return folder, engine.relative_to(folder).as_posix()
+
+
+# -- the log --------------------------------------------------------------------------------------
+
+
+def read_log(ledger: Path) -> Entries:
+    """Every entry below the published checkpoint."""
+    size = published(ledger).size
+    entries: Entries = []
+    for n in range(-(-size // TILE_WIDTH)):
+        width = min(TILE_WIDTH, size - n * TILE_WIDTH)
+        entries += decode_bundle(_bundle(ledger, n, width).read_bytes(), width)
+    return entries
+
+
+def published(ledger: Path) -> Checkpoint:
+    """What the log says it is (not verified: the thief does not care)."""
+    text, _, _ = (ledger / "checkpoint").read_text().partition("\n\n")
+    return parse_checkpoint(text + "\n")
+
+
+def _bundle(ledger: Path, n: int, width: int) -> Path:
+    path = ledger / entries_path(n, width)
+    return path if path.is_file() else ledger / entries_path(n)
+
+
+def position(entries: Entries, key: str) -> int:
+    """Index of the entry with this key."""
+    for index, raw in enumerate(entries):
+        if json.loads(raw)["id"] == key:
+            return index
+    raise LookupError(f"expected an entry {key}, got none")
+
+
+def change_value(ledger: Path, key: str, change: Callable[[bytes], bytes]) -> None:
+    """Change one entry where it lies, and nothing else."""
+    entries = read_log(ledger)
+    n, within = divmod(position(entries, key), TILE_WIDTH)
+    chunk = entries[n * TILE_WIDTH : (n + 1) * TILE_WIDTH]
+    chunk[within] = change(chunk[within])
+    _bundle(ledger, n, len(chunk)).write_bytes(encode_bundle(chunk))
+
+
+def rewrite(ledger: Path, change: Callable[[Entries], Entries]) -> None:
+    """Change the entries, then compute every tile again, so that the tree fits them."""
+    entries = change(read_log(ledger))
+    shutil.rmtree(ledger / "tile")
+    objects = grow_tiles(0, [hash_leaf(entry) for entry in entries], _nothing)
+    for n in range(-(-len(entries) // TILE_WIDTH)):
+        chunk = entries[n * TILE_WIDTH : (n + 1) * TILE_WIDTH]
+        objects[entries_path(n, len(chunk))] = encode_bundle(chunk)
+    for path, data in objects.items():
+        (ledger / path).parent.mkdir(parents=True, exist_ok=True)
+        (ledger / path).write_bytes(data)
+
+
+def _nothing(*at: int) -> bytes:
+    raise LookupError(f"expected a tree that starts empty, got a question for {at}")
+
+
+def sign_with_own_key(site: Path) -> None:
+    """Sign the rewritten tree with a key of the thief's, and plant that key in the site's trust."""
+    ledger = site / "ledger"
+    origin = published(ledger).origin
+    entries = read_log_of_any_size(ledger)
+    (site / "keys" / "log.key").unlink()
+    key = FileKey.generate(site / "keys" / "log.key", "ed25519")
+    tree = Checkpoint(origin, len(entries), root_of([hash_leaf(entry) for entry in entries]))
+    (ledger / "checkpoint").write_bytes(sign_checkpoint(tree, key))
+    vkey = format_vkey(origin, 1, raw_ed25519(key.public_pem()))
+    (site / "trust" / "log.vkey").write_text(vkey + "\n")
+
+
+def read_log_of_any_size(ledger: Path) -> Entries:
+    """Every entry in the bundles, whatever the checkpoint says."""
+    entries: Entries = []
+    for path in sorted((ledger / "tile" / "entries").rglob("*")):
+        if path.is_file():
+            width = int(path.name) if path.parent.name.endswith(".p") else TILE_WIDTH
+            entries += decode_bundle(path.read_bytes(), width)
+    return entries
+
+
+def swap_outputs(first: str, second: str) -> Callable[[Entries], Entries]:
+    """Exchange what the log says two calls were answered with."""
+
+    def change(entries: Entries) -> Entries:
+        one, two = position(entries, first), position(entries, second)
+        a, b = (json.loads(entries[at])["data"]["rows"][0]["output"] for at in (one, two))
+        changed = list(entries)
+        changed[one] = entries[one].replace(a.encode(), b.encode())
+        changed[two] = entries[two].replace(b.encode(), a.encode())
+        return changed
+
+    return change
+
+
+def without(key: str) -> Callable[[Entries], Entries]:
+    """Leave one entry out."""
+
+    def change(entries: Entries) -> Entries:
+        at = position(entries, key)
+        return entries[:at] + entries[at + 1 :]
+
+    return change
