@@ -19,9 +19,10 @@ from dataclasses import InitVar, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from pellucid.core import canonical
+from pellucid.core import canonical, strict_yaml
 from pellucid.core.approval import Approval, parse_approval
 from pellucid.core.digest import sha256
+from pellucid.core.dsse import parse_bundle
 from pellucid.core.finding import WARN, Finding
 from pellucid.core.manifest import Manifest, parse_manifest, verify_files
 from pellucid.core.model_signing import file_digests, verify_by_any, verify_model_signature
@@ -38,7 +39,6 @@ from pellucid.core.package import (
     verify_sizes,
 )
 from pellucid.core.statement import APPROVAL, QUALIFICATION, SLSA, Statement, parse_statement
-from pellucid.core.yaml_text import load_yaml
 from pellucid.errors import FormatError, PackageError, PellucidError, SignatureError, VerificationError
 
 ATTESTATION_BYTES_MAX: Final = 4 * 2**20
@@ -225,7 +225,9 @@ def _document(files: Mapping[str, bytes], path: str) -> dict[str, Any]:
 def _recipe(files: Mapping[str, bytes], manifest: Manifest) -> dict[str, Any]:
     if "recipe.yaml" not in files:
         raise PackageError("package: expected 'recipe.yaml', got a package without this file")
-    recipe = load_yaml(files["recipe.yaml"], subject="recipe.yaml")
+    recipe = strict_yaml.load(files["recipe.yaml"], subject="recipe.yaml")
+    if not isinstance(recipe, dict):
+        raise FormatError(f"recipe.yaml: expected a mapping, got {type(recipe).__name__}")
     for key in ("name", "version", "backend"):
         said, signed = recipe.get(key), getattr(manifest, key)
         if said != signed:
@@ -252,8 +254,6 @@ class _Attestations:
             self.findings.append(Finding(f"attestation {path}", False, expected, error.message, WARN))
 
     def _take(self, path: str, raw: bytes) -> None:
-        from pellucid.core.dsse import parse_bundle
-
         kind = parse_statement(parse_bundle(raw).payload).predicate_type  # unverified: only picks the role
         role = _ROLE_OF.get(kind)
         if role is None:
