@@ -12,15 +12,15 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
-from pellucid.core.checkpoint import Checkpoint, parse_checkpoint, sign_checkpoint
+from pellucid.core.checkpoint import Checkpoint, sign_checkpoint
 from pellucid.core.merkle.hashing import hash_leaf, root_of
-from pellucid.core.merkle.tile import TILE_WIDTH, decode_bundle, encode_bundle, entries_path, grow_tiles
+from pellucid.core.merkle.tile import TILE_WIDTH, encode_bundle, entries_path, grow_tiles
 from pellucid.core.note import format_vkey
 from pellucid.core.signature import raw_ed25519
 from pellucid.keys.file import FileKey
+from walk.log import Entries, bundle, position, published, read_log, read_log_of_any_size
 
 PARTS = ("pellucid.toml", "policy.yaml", "keys", "trust", "packages", "ledger")
-Entries = list[bytes]
 
 
 def copy_site(site: Path, target: Path) -> Path:
@@ -48,45 +48,13 @@ def flip_engine_byte(archive: Path, target: Path) -> tuple[Path, str]:
     return folder, engine.relative_to(folder).as_posix()
 
 
-# -- the log --------------------------------------------------------------------------------------
-
-
-def read_log(ledger: Path) -> Entries:
-    """Every entry below the published checkpoint."""
-    size = published(ledger).size
-    entries: Entries = []
-    for n in range(-(-size // TILE_WIDTH)):
-        width = min(TILE_WIDTH, size - n * TILE_WIDTH)
-        entries += decode_bundle(_bundle(ledger, n, width).read_bytes(), width)
-    return entries
-
-
-def published(ledger: Path) -> Checkpoint:
-    """What the log says it is (not verified: the thief does not care)."""
-    text, _, _ = (ledger / "checkpoint").read_text().partition("\n\n")
-    return parse_checkpoint(text + "\n")
-
-
-def _bundle(ledger: Path, n: int, width: int) -> Path:
-    path = ledger / entries_path(n, width)
-    return path if path.is_file() else ledger / entries_path(n)
-
-
-def position(entries: Entries, key: str) -> int:
-    """Index of the entry with this key."""
-    for index, raw in enumerate(entries):
-        if json.loads(raw)["id"] == key:
-            return index
-    raise LookupError(f"expected an entry {key}, got none")
-
-
 def change_value(ledger: Path, key: str, change: Callable[[bytes], bytes]) -> None:
     """Change one entry where it lies, and nothing else."""
     entries = read_log(ledger)
     n, within = divmod(position(entries, key), TILE_WIDTH)
     chunk = entries[n * TILE_WIDTH : (n + 1) * TILE_WIDTH]
     chunk[within] = change(chunk[within])
-    _bundle(ledger, n, len(chunk)).write_bytes(encode_bundle(chunk))
+    bundle(ledger, n, len(chunk)).write_bytes(encode_bundle(chunk))
 
 
 def rewrite(ledger: Path, change: Callable[[Entries], Entries]) -> None:
@@ -117,16 +85,6 @@ def sign_with_own_key(site: Path) -> None:
     (ledger / "checkpoint").write_bytes(sign_checkpoint(tree, key))
     vkey = format_vkey(origin, 1, raw_ed25519(key.public_pem()))
     (site / "trust" / "log.vkey").write_text(vkey + "\n")
-
-
-def read_log_of_any_size(ledger: Path) -> Entries:
-    """Every entry in the bundles, whatever the checkpoint says."""
-    entries: Entries = []
-    for path in sorted((ledger / "tile" / "entries").rglob("*")):
-        if path.is_file():
-            width = int(path.name) if path.parent.name.endswith(".p") else TILE_WIDTH
-            entries += decode_bundle(path.read_bytes(), width)
-    return entries
 
 
 def swap_outputs(first: str, second: str) -> Callable[[Entries], Entries]:
