@@ -1,0 +1,134 @@
+"""The ONNX Runtime backend.
+
+The engine is the ONNX graph saved at level EXTENDED and served at level DISABLE_ALL (``portable``):
+byte-identical over processes and CPUs, bit-identical results. ``native`` serves the same file at
+level ALL: faster on convolutions, same bits on one machine only. Source: spec/package.md.
+"""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import onnxruntime as ort
+
+from pellucid.backends.onnxruntime import device, graph, options
+from pellucid.backends.onnxruntime.log import Log
+from pellucid.backends.onnxruntime.session import OrtSession, spec_of
+from pellucid.core.digest import sha256
+from pellucid.core.facts import map_layers
+from pellucid.errors import BuildError, ParseError
+from pellucid.ports import BuildLog, Built
+
+ENGINE_NAME: Final = "model.onnx"
+_WARNING: Final = 2
+
+
+class OnnxRuntimeBackend:
+    """CPU execution provider, single precision, fixed threads."""
+
+    name = "onnxruntime"
+
+    def build(self, recipe: Mapping[str, Any], model: bytes, log: BuildLog) -> Built:
+        """Optimise the graph and save it; every message of the library goes to ``log``.
+
+        Raises:
+            ParseError: The library does not take the graph.
+            BuildError: A setting did not hold, or the log lost a message.
+        """
+        lines = Log(log)
+        threads = recipe["threads"]
+        with tempfile.TemporaryDirectory() as scratch, lines:
+            path = Path(scratch) / ENGINE_NAME
+            made = options.make_options(options.BUILD_LEVEL, threads, severity=0, save_to=str(path))
+            session, optimise_ns = _timed_session(model, made)
+            settings = _verified_settings(session, lines, threads)
+            inputs = tuple(spec_of(value) for value in session.get_inputs())
+            outputs = tuple(spec_of(value) for value in session.get_outputs())
+            del session
+            engine = path.read_bytes()
+            placed, reload_ns = self._placements(engine, recipe)
+        lines.verify()
+        facts = self._facts(model, engine, placed, lines)
+        facts["phases_ns"] = {"optimise": optimise_ns, "reload": reload_ns}
+        return Built(engine, ENGINE_NAME, model, settings, facts, inputs, outputs)
+
+    def _placements(self, engine: bytes, recipe: Mapping[str, Any]) -> tuple[dict[str, str], int]:
+        """Provider of each engine node, as the level it is served at assigns them."""
+        level = options.SERVE_LEVELS[recipe["serve_level"]]
+        made = options.make_options(level, recipe["threads"], severity=0)
+        session, spent = _timed_session(engine, made)
+        options.verify_settings(
+            options.wanted(level, recipe["threads"]), options.read_back(session), "served"
+        )
+        return {
+            node.name: part.ep_name
+            for part in session.get_provider_graph_assignment_info()
+            for node in part.get_nodes()
+        }, spent
+
+    def _facts(self, model: bytes, engine: bytes, placed: Mapping[str, str], lines: Log) -> dict[str, Any]:
+        source, built = graph.read(model), graph.read(engine)
+        facts = map_layers(source.graph, built.graph)
+        for layer in facts["layers"]:
+            layer["placement"] = placed.get(layer["name"])
+        log_facts = lines.facts()
+        facts["memory"] = log_facts.pop("memory") | {
+            "weights_bytes": built.weights_bytes,
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+        facts["initializers_removed"] = sorted(set(source.initializers) - set(built.initializers))
+        facts["fingerprint"] = built.fingerprint
+        facts["tactics"] = "chosen at run time: this backend picks kernels by instruction set when it loads"
+        return facts | log_facts
+
+    def open(self, engine: bytes, recipe: Mapping[str, Any]) -> OrtSession:
+        """Session of verified engine bytes.
+
+        Raises:
+            BuildError: The library does not take them, or a setting did not hold.
+        """
+        return open_at(engine, options.SERVE_LEVELS[recipe["serve_level"]], recipe["threads"])
+
+    def environment(self) -> dict[str, Any]:
+        return device.environment()
+
+
+def open_at(model: bytes, level: int, threads: int) -> OrtSession:
+    """Session of a graph at an optimisation level, its settings read back."""
+    session, _ = _timed_session(model, options.make_options(level, threads, severity=_WARNING))
+    settings = options.read_back(session)
+    options.verify_settings(options.wanted(level, threads), settings, "read back")
+    facts = {
+        "backend": "onnxruntime",
+        "version": ort.__version__,
+        "engine": sha256(model),
+        "threads": threads,
+        "settings": settings,
+        "device": device.device(),
+    }
+    return OrtSession(session, facts)
+
+
+def _timed_session(model: bytes, made: ort.SessionOptions) -> tuple[ort.InferenceSession, int]:
+    start = time.monotonic_ns()
+    try:
+        session = ort.InferenceSession(model, made, providers=options.PROVIDERS)
+    except Exception as error:  # the binding raises many unrelated classes of its own
+        raise ParseError(f"model: expected a graph that onnxruntime takes, got {error!s:.400}") from error
+    return session, time.monotonic_ns() - start
+
+
+def _verified_settings(session: ort.InferenceSession, lines: Log, threads: int) -> dict[str, Any]:
+    asked = options.wanted(options.BUILD_LEVEL, threads)
+    settings = options.read_back(session)
+    options.verify_settings(asked, settings, "read back")
+    if lines.trace is None:
+        raise BuildError("onnxruntime: expected its line of session options in the log, got none")
+    traced = options.read_trace(lines.trace) | {"providers": settings["providers"]}
+    options.verify_settings(asked, traced, "logged")
+    return settings

@@ -1,0 +1,83 @@
+"""ONNX files as the plain graphs that ``core.facts`` compares."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import onnx
+
+from pellucid.core.facts import Graph, Node
+from pellucid.core.tensor import DATATYPES
+from pellucid.errors import ParseError
+
+_DATATYPES: Final = {
+    onnx.TensorProto.FLOAT: "FP32", onnx.TensorProto.DOUBLE: "FP64", onnx.TensorProto.FLOAT16: "FP16",
+    onnx.TensorProto.BFLOAT16: "BF16", onnx.TensorProto.STRING: "BYTES", onnx.TensorProto.BOOL: "BOOL",
+    onnx.TensorProto.UINT8: "UINT8", onnx.TensorProto.UINT16: "UINT16", onnx.TensorProto.UINT32: "UINT32",
+    onnx.TensorProto.UINT64: "UINT64", onnx.TensorProto.INT8: "INT8", onnx.TensorProto.INT16: "INT16",
+    onnx.TensorProto.INT32: "INT32", onnx.TensorProto.INT64: "INT64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One file, read for facts.
+
+    Attributes:
+        fingerprint: Digest of operators, attributes and wiring, without names and weights.
+    """
+
+    graph: Graph
+    initializers: tuple[str, ...]
+    weights_bytes: int
+    fingerprint: str
+
+
+def read(raw: bytes) -> Read:
+    """Graph of an ONNX file's bytes.
+
+    Raises:
+        ParseError: Not ONNX.
+    """
+    try:
+        model = onnx.load_model_from_string(raw)
+    except Exception as error:  # protobuf's own classes
+        raise ParseError(f"engine: expected ONNX, got {error!s:.200}") from error
+    initializers = tuple(t.name for t in model.graph.initializer)
+    nodes = tuple(
+        Node(n.name, n.op_type, n.domain, tuple(n.input), tuple(n.output)) for n in model.graph.node
+    )
+    outputs = tuple(value.name for value in model.graph.output)
+    graph = Graph(nodes, frozenset(initializers), outputs, _datatypes(model))
+    weights = sum(t.ByteSize() for t in model.graph.initializer)
+    return Read(graph, initializers, weights, _fingerprint(model))
+
+
+def _datatypes(model: onnx.ModelProto) -> dict[str, str]:
+    """Datatype of every tensor that can be told; operators outside the standard stay unknown."""
+    try:
+        model = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False)
+    except Exception:  # a tensor whose type is unknown is reported so
+        return {}
+    found = {t.name: _DATATYPES.get(t.data_type, "") for t in model.graph.initializer}
+    for value in [*model.graph.input, *model.graph.value_info, *model.graph.output]:
+        found[value.name] = _DATATYPES.get(value.type.tensor_type.elem_type, "")
+    return {name: kind for name, kind in found.items() if kind in DATATYPES}
+
+
+def _fingerprint(model: onnx.ModelProto) -> str:
+    numbers: dict[str, int] = {"": -1}
+    for name in [*(v.name for v in model.graph.input), *(t.name for t in model.graph.initializer)]:
+        numbers.setdefault(name, len(numbers))
+    rows: list[Any] = []
+    for node in model.graph.node:
+        ins = [numbers.setdefault(name, len(numbers)) for name in node.input]
+        for name in node.output:
+            numbers.setdefault(name, len(numbers))
+        settings = [a.SerializeToString(deterministic=True).hex() for a in node.attribute]
+        rows.append([node.domain, node.op_type, sorted(settings), ins, len(node.output)])
+    text = json.dumps(rows, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,143 @@
+"""A running engine: tensors in and out as exact bits."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+
+from pellucid.core.tensor import Buffer, Tensor, TensorSpec, join_bytes_elements, split_bytes_elements
+from pellucid.errors import BuildError, TensorError
+
+_TYPES: Final = {
+    "tensor(bool)": "BOOL", "tensor(uint8)": "UINT8", "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32", "tensor(uint64)": "UINT64", "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16", "tensor(int32)": "INT32", "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16", "tensor(bfloat16)": "BF16", "tensor(float)": "FP32",
+    "tensor(double)": "FP64", "tensor(string)": "BYTES",
+}  # fmt: skip
+_NUMPY: Final = {
+    "BOOL": np.dtype(np.bool_), "UINT8": np.dtype("u1"), "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"), "UINT64": np.dtype("<u8"), "INT8": np.dtype("i1"),
+    "INT16": np.dtype("<i2"), "INT32": np.dtype("<i4"), "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"), "BF16": np.dtype("<u2"), "FP32": np.dtype("<f4"), "FP64": np.dtype("<f8"),
+}  # fmt: skip
+_BFLOAT16: Final = 16  # onnx.TensorProto.BFLOAT16
+
+
+def spec_of(value: Any) -> TensorSpec:
+    """Declaration of one input or output; every named or unknown dimension is ``-1``.
+
+    Raises:
+        BuildError: A type that is no tensor of the protocol (sequence, map, FP8, ...).
+    """
+    if value.type not in _TYPES:
+        raise BuildError(
+            f"tensor {value.name!r:.80}: expected a tensor of the protocol, got {value.type:.60}"
+        )
+    shape = tuple(d if type(d) is int and d >= 0 else -1 for d in value.shape)
+    return TensorSpec(value.name, _TYPES[value.type], shape)
+
+
+class OrtSession:
+    """One engine on the CPU. ``infer`` is called by one thread at a time."""
+
+    def __init__(self, session: ort.InferenceSession, facts: dict[str, Any]) -> None:
+        self._session: ort.InferenceSession | None = session
+        self._facts = facts
+        self._inputs = tuple(spec_of(value) for value in session.get_inputs())
+        self._outputs = tuple(spec_of(value) for value in session.get_outputs())
+        self._names = [spec.name for spec in self._outputs]
+        self._has_bfloat16 = any(s.datatype == "BF16" for s in self._inputs + self._outputs)
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self._outputs
+
+    def infer(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Outputs in the model's order.
+
+        Raises:
+            TensorError: The tensors are not the model's inputs in order, the library refuses
+                them, or the session is closed.
+        """
+        if self._session is None:
+            raise TensorError("session: expected an open session, got a closed one")
+        self._verify_inputs(tensors)
+        try:
+            if self._has_bfloat16:
+                return self._infer_values(tensors)
+            feed = {tensor.name: to_array(tensor) for tensor in tensors}
+            arrays = self._session.run(self._names, feed)
+        except (RuntimeError, ValueError, ort.capi.onnxruntime_pybind11_state.InvalidArgument) as error:
+            raise TensorError(f"onnxruntime: expected tensors the model takes, got {error!s:.300}") from error
+        return [from_array(spec, array) for spec, array in zip(self._outputs, arrays, strict=True)]
+
+    def _verify_inputs(self, tensors: Sequence[Tensor]) -> None:
+        got = [(t.name, t.datatype) for t in tensors]
+        expected = [(s.name, s.datatype) for s in self._inputs]
+        if got != expected:
+            raise TensorError(f"inputs: expected {expected!s:.200}, got {got!s:.200}")
+
+    def _infer_values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        assert self._session is not None
+        feed = {tensor.name: _to_value(tensor) for tensor in tensors}
+        values = self._session.run_with_ort_values(self._names, feed)
+        return [_from_value(spec, value) for spec, value in zip(self._outputs, values, strict=True)]
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self._facts)
+
+    def close(self) -> None:
+        self._session = None
+
+
+def to_array(tensor: Tensor) -> Any:
+    """NumPy view of a tensor's bits; BYTES must be UTF-8, since the library keeps strings.
+
+    Raises:
+        TensorError: BYTES that are not UTF-8.
+    """
+    if tensor.datatype != "BYTES":
+        return np.frombuffer(tensor.data, _NUMPY[tensor.datatype]).reshape(tensor.shape)
+    count = int(np.prod(tensor.shape, dtype=np.int64))
+    array = np.empty(count, dtype=object)
+    for position, element in enumerate(split_bytes_elements(tensor.data, count, subject=tensor.name)):
+        try:
+            array[position] = element.decode()
+        except UnicodeDecodeError as error:
+            raise TensorError(
+                f"input {tensor.name!r:.80}: expected UTF-8 text in element {position}, got other bytes"
+            ) from error
+    return array.reshape(tensor.shape)
+
+
+def from_array(spec: TensorSpec, array: Any) -> Tensor:
+    """Tensor of an output array: its exact bits, row-major, little-endian."""
+    if spec.datatype == "BYTES":
+        data: Buffer = join_bytes_elements([str(item).encode() for item in array.reshape(-1)])
+    else:
+        data = np.ascontiguousarray(array, _NUMPY[spec.datatype]).tobytes()
+    return Tensor(spec.name, spec.datatype, tuple(array.shape), data)
+
+
+def _to_value(tensor: Tensor) -> ort.OrtValue:
+    array = np.ascontiguousarray(to_array(tensor))
+    if tensor.datatype == "BF16":
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _from_value(spec: TensorSpec, value: ort.OrtValue) -> Tensor:
+    if spec.datatype != "BF16":
+        return from_array(spec, value.numpy())
+    # NumPy has no bfloat16: read the bits where they lie
+    data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return Tensor(spec.name, spec.datatype, tuple(value.shape()), data)

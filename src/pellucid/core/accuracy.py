@@ -1,0 +1,239 @@
+"""Accuracy of an engine against its source: what the gate judges, and why it failed.
+
+Pure arithmetic over scores and decisions; fails closed on nothing measured and on non-finite
+numbers. Decimals leave as text. Source: requirement B8; spec/package.md, section 'qualification'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+
+from pellucid.errors import UsageError
+
+KL_FLOOR: Final = 1e-12  # below float32's resolution of a probability; keeps KL finite on zeros
+_TINY: Final = 1e-300
+
+Rows = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """One validation set, run through source and engine; row ``i`` is the same sample everywhere.
+
+    Attributes:
+        source, engine: Scores of the deciding output, flat per row.
+        source_labels, engine_labels: What each decides, ``None`` where a score is not finite.
+        truth: True labels, or ``()`` when there are none.
+        slices: Name of a slice -> value per row.
+    """
+
+    source: Rows
+    engine: Rows
+    source_labels: Sequence[str | None]
+    engine_labels: Sequence[str | None]
+    truth: Sequence[str] = ()
+    slices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def decimal(value: float) -> str:
+    """A number as text with nine significant digits."""
+    return format(value, ".9g")
+
+
+def clopper_pearson_upper(hits: int, trials: int, confidence: float = 0.95) -> float:
+    """Exact one-sided upper bound of a rate seen ``hits`` times in ``trials``; 1.0 when none were made.
+
+    Raises:
+        UsageError: ``hits`` outside 0 to ``trials``, or a confidence outside (0, 1).
+    """
+    if not 0 <= hits <= trials or not 0.0 < confidence < 1.0:
+        raise UsageError(f"bound: expected 0 <= hits <= trials, got {hits} of {trials} at {confidence}")
+    if hits == trials:
+        return 1.0
+    low, high = hits / trials, 1.0
+    while True:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            return high
+        if incomplete_beta(hits + 1, trials - hits, middle) < confidence:
+            low = middle
+        else:
+            high = middle
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """Regularised incomplete beta function, by continued fraction on the side that converges."""
+    if x <= 0.0 or x >= 1.0:
+        return 0.0 if x <= 0.0 else 1.0
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
+    if x < (a + 1) / (a + b + 2):
+        return front * _fraction(a, b, x) / a
+    return 1.0 - front * _fraction(b, a, 1.0 - x) / b
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """Lentz's method; steps grow with the square root of the parameters."""
+    c, d = 1.0, 1.0 / _nonzero(1.0 - (a + b) * x / (a + 1))
+    value = d
+    for m in range(1, 100_000):
+        for numerator in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1.0 / _nonzero(1.0 + numerator * d)
+            c = _nonzero(1.0 + numerator / c)
+            value *= c * d
+        if abs(c * d - 1.0) < 1e-15:
+            break
+    return value
+
+
+def _nonzero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY
+
+
+def distribution(row: Sequence[float], form: str) -> list[float]:
+    """Probabilities of one row of scores; ``form`` as ``score_form`` says."""
+    if form == "probabilities":
+        return list(row)
+    if form == "bernoulli":
+        return [1.0 - row[0], row[0]]
+    top = max(row)
+    powers = [math.exp(value - top) for value in row]
+    return [power / sum(powers) for power in powers]
+
+
+def score_form(rows: Rows) -> str:
+    """How scores read as a distribution: ``probabilities``, ``bernoulli`` or ``softmax`` of them."""
+    if all(0.0 <= v <= 1.0 for row in rows for v in row):
+        if all(len(row) == 1 for row in rows):
+            return "bernoulli"
+        if all(abs(sum(row) - 1.0) < 1e-3 for row in rows):
+            return "probabilities"
+    return "softmax"
+
+
+def kl_divergence(p: Sequence[float], q: Sequence[float]) -> float:
+    """KL(p||q) in nats; zeros are defined: 0 where ``p`` is 0, ``q`` floored at ``KL_FLOOR``."""
+    total = sum(a * math.log(a / max(b, KL_FLOOR)) for a, b in zip(p, q, strict=True) if a > 0.0)
+    return max(total, 0.0)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Nearest-rank quantile: a value that was measured."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def measure(samples: Samples, gate: Mapping[str, Any]) -> dict[str, Any]:
+    """Accuracy report of the qualification predicate, judged by the recipe's gate.
+
+    Fails closed: no samples, or any score that is not finite, cannot pass.
+    """
+    count, confidence = len(samples.engine), float(gate["confidence"])
+    findings = _unmeasurable(samples)
+    report: dict[str, Any] = {
+        "samples": count, "confidence": gate["confidence"], "top1": None, "top1_source": None,
+        "kl_form": None, "kl_mean": None, "kl_p999": None, "kl_max": None, "error_max": None,
+        "flips": None, "flips_upper": None, "slices": [],
+    }  # fmt: skip
+    if not findings:
+        report |= _divergence(samples) | _tally(samples, range(count), confidence)
+        report["slices"] = _slices(samples, confidence)
+        findings = judge(report, gate)
+    return report | {"passed": not findings, "findings": findings}
+
+
+def _unmeasurable(samples: Samples) -> list[str]:
+    if not samples.engine:
+        return ["samples: expected a validation set, got none"]
+    findings = []
+    for who, rows in (("source", samples.source), ("engine", samples.engine)):
+        bad = sum(not all(map(math.isfinite, row)) for row in rows)
+        if bad:
+            findings.append(f"{who}: expected finite scores, got {bad} rows with NaN or infinity")
+    return findings
+
+
+def _divergence(samples: Samples) -> dict[str, Any]:
+    form = score_form(samples.source)
+    if form != "softmax" and score_form(samples.engine) != form:
+        form = "softmax"  # the engine left the simplex: read both sides the same way
+    pairs = list(zip(samples.source, samples.engine, strict=True))
+    kl = [kl_divergence(distribution(s, form), distribution(e, form)) for s, e in pairs]
+    error = max(abs(a - b) for s, e in pairs for a, b in zip(s, e, strict=True))
+    return {
+        "kl_form": form,
+        "kl_mean": decimal(math.fsum(kl) / len(kl)),
+        "kl_p999": decimal(quantile(kl, 0.999)),
+        "kl_max": decimal(max(kl)),
+        "error_max": decimal(error),
+    }
+
+
+def _tally(samples: Samples, rows: Sequence[int], confidence: float) -> dict[str, Any]:
+    flips = sum(samples.source_labels[i] != samples.engine_labels[i] for i in rows)
+    tally: dict[str, Any] = {
+        "flips": flips,
+        "flips_upper": decimal(clopper_pearson_upper(flips, len(rows), confidence)),
+        "top1": None,
+        "top1_source": None,
+    }
+    if samples.truth:
+        tally["top1"] = decimal(sum(samples.engine_labels[i] == samples.truth[i] for i in rows) / len(rows))
+        source = sum(samples.source_labels[i] == samples.truth[i] for i in rows)
+        tally["top1_source"] = decimal(source / len(rows))
+    return tally
+
+
+def _slices(samples: Samples, confidence: float) -> list[dict[str, Any]]:
+    tallies = []
+    for name, values in sorted(samples.slices.items()):
+        groups: dict[str, list[int]] = {}
+        for row, value in enumerate(values):
+            groups.setdefault(value, []).append(row)
+        tallies += [
+            {"slice": name, "value": value, "samples": len(rows), **_tally(samples, rows, confidence)}
+            for value, rows in sorted(groups.items())
+        ]
+    return tallies
+
+
+def judge(report: Mapping[str, Any], gate: Mapping[str, Any]) -> list[str]:
+    """Every limit of the gate that the report breaks, in words; ``[]`` when it holds."""
+    count = report["samples"]
+    checks: list[tuple[str, str, Decimal | None]] = [
+        ("KL mean", "kl_mean_max", _number(report["kl_mean"])),
+        ("KL max", "kl_max_max", _number(report["kl_max"])),
+        ("largest error", "error_max", _number(report["error_max"])),
+        ("flipped decisions", "flips_max", Decimal(report["flips"]) / count),
+        ("flipped decisions, upper bound", "flips_upper_max", _number(report["flips_upper"])),
+        ("loss of top-1", "top1_drop_max", _drop(report)),
+    ]
+    for s in report["slices"]:
+        where = f"slice {s['slice']}={s['value']}: "
+        checks.append((where + "flipped decisions", "slice_flips_max", Decimal(s["flips"]) / s["samples"]))
+        checks.append((where + "upper bound of flips", "slice_flips_upper_max", _number(s["flips_upper"])))
+    findings = []
+    if count < gate["samples_min"]:
+        findings.append(f"samples: expected at least {gate['samples_min']:,}, got {count:,}")
+    for what, key, value in checks:
+        if value is not None and gate[key] is not None and value > Decimal(gate[key]):
+            findings.append(f"{what}: expected at most {gate[key]}, got {value:.6g}")
+    return findings
+
+
+def _number(text: str | None) -> Decimal | None:
+    return None if text is None else Decimal(text)
+
+
+def _drop(report: Mapping[str, Any]) -> Decimal | None:
+    if report["top1"] is None:
+        return None
+    return Decimal(report["top1_source"]) - Decimal(report["top1"])

@@ -1,0 +1,135 @@
+"""Which source nodes became which engine layers, by comparing two graphs; no log line is believed here.
+
+The backward cone of a layer (from its outputs, stopping at its inputs) is what it computes. Exact
+where the builder keeps tensor names; a layer whose tensors it made up is reported as unmapped.
+Source: requirement B4; spec/package.md, section 'facts.json'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_NO_WORK: Final = {"Identity", "Dropout", "Constant"}
+_QUANTISED: Final = {
+    "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeMatMul",
+    "MatMulIntegerToFloat", "QGemm", "QAttention", "QLinearAdd", "QLinearMul", "QLinearSigmoid",
+    "QLinearLeakyRelu", "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearConcat",
+    "QLinearSoftmax", "QLinearWhere", "DynamicQuantizeLSTM", "QEmbedLayerNormalization", "MatMulNBits",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    name: str
+    op: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A graph as far as facts need it.
+
+    Attributes:
+        constants: Names of initialisers.
+        datatypes: Datatype of each tensor that is known.
+    """
+
+    nodes: tuple[Node, ...]
+    constants: frozenset[str]
+    outputs: tuple[str, ...]
+    datatypes: Mapping[str, str] = field(default_factory=dict)
+
+
+def map_layers(source: Graph, engine: Graph) -> dict[str, Any]:
+    """Facts of an engine against its source: both directions, fusions, eliminations, precision.
+
+    Returns:
+        ``layers`` (each with its source nodes), ``nodes`` (each with its layers and fate),
+        ``fused_layers``, ``eliminated``, ``unmapped_layers``, ``quantized_ops_count``.
+    """
+    producers = {name: node for node in source.nodes for name in node.outputs if name}
+    folded = _folded(source)
+    layers = [_layer(node, source, engine, producers, folded) for node in engine.nodes]
+    owners: dict[str, list[str]] = {}
+    for layer in layers:
+        for name in layer["nodes"]:
+            owners.setdefault(name, []).append(layer["name"])
+    nodes = [_fate(node, owners.get(node.name, []), folded, layers) for node in source.nodes]
+    return {
+        "layers": layers,
+        "nodes": nodes,
+        "fused_layers": sum(layer["fused"] for layer in layers),
+        "eliminated": [n["name"] for n in nodes if n["fate"] != "computed"],
+        "unmapped_layers": [layer["name"] for layer in layers if not layer["mapped"]],
+        "quantized_ops_count": sum(node.op in _QUANTISED for node in engine.nodes),
+    }
+
+
+def _folded(source: Graph) -> set[str]:
+    """Nodes whose value does not depend on any input: builders compute them once."""
+    constant = set(source.constants) | {""}
+    folded: set[str] = set()
+    for node in source.nodes:  # ONNX keeps nodes in topological order
+        if all(name in constant for name in node.inputs) and not node.op.startswith("Random"):
+            folded.add(node.name)
+            constant.update(node.outputs)
+    return folded
+
+
+def _layer(
+    node: Node, source: Graph, engine: Graph, producers: Mapping[str, Node], folded: set[str]
+) -> dict[str, Any]:
+    cone, mapped = _cone(node, engine, producers)
+    names = [n.name for n in source.nodes if n.name in cone]
+    work = [n.name for n in source.nodes if n.name in cone and n.name not in folded and n.op not in _NO_WORK]
+    return {
+        "name": node.name,
+        "op": f"{node.domain}:{node.op}" if node.domain else node.op,
+        "nodes": names,
+        "mapped": mapped,
+        "fused": len(work) > 1,
+        "inputs": [
+            _tensor(name, source, engine) for name in node.inputs if name and name not in engine.constants
+        ],
+        "outputs": [_tensor(name, source, engine) for name in node.outputs if name],
+    }
+
+
+def _tensor(name: str, source: Graph, engine: Graph) -> dict[str, Any]:
+    return {"name": name, "datatype": engine.datatypes.get(name) or source.datatypes.get(name)}
+
+
+def _cone(node: Node, engine: Graph, producers: Mapping[str, Node]) -> tuple[set[str], bool]:
+    """Names of the source nodes a layer computes, and whether all its tensors are in the source."""
+    stop = set(node.inputs) - engine.constants
+    waiting = [name for name in node.outputs if name]
+    mapped = all(name in producers for name in waiting)
+    cone: set[str] = set()
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in stop or name in seen or name not in producers:
+            continue
+        seen.add(name)
+        producer = producers[name]
+        cone.add(producer.name)
+        waiting.extend(producer.inputs)
+    return cone, mapped
+
+
+def _fate(node: Node, owners: list[str], folded: set[str], layers: list[dict[str, Any]]) -> dict[str, Any]:
+    if node.name in folded:
+        fate = "folded into a constant"
+    elif not owners:
+        fate = "removed"
+    elif node.op in _NO_WORK and not any(
+        layer["name"] in owners and layer["op"] == node.op for layer in layers
+    ):
+        fate = "absorbed"
+    else:
+        fate = "computed"
+    return {"name": node.name, "op": node.op, "domain": node.domain, "layers": owners, "fate": fate}
