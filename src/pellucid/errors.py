@@ -175,3 +175,14 @@ class LedgerHaltedError(PellucidError):
     """The ledger stopped rather than write something it could not stand by; reopen it."""
 
     code, exit_code = "ledger_halted", 70
+
+
+def by_code(code: str, otherwise: type[PellucidError]) -> type[PellucidError]:
+    """Class of a code that crossed a process boundary; ``otherwise`` when nobody knows it."""
+    waiting = [PellucidError]
+    while waiting:
+        found = waiting.pop()
+        if found.code == code:
+            return found
+        waiting.extend(found.__subclasses__())
+    return otherwise

@@ -112,7 +112,7 @@ def _verify_interface(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> None
     for name, axes in variable.items():
         if set(axes) - {0}:
             raise ParseError(
-                f"model: input {name!r:.80}: expected a variable batch axis at most, got variable axes {axes}",
+                f"model: input {name!r:.80}: expected no variable axis but the batch, got axes {axes}",
                 hint="fix the other axes at export: batches are padded along axis 0 only",
             )
     _verify_buckets({name: 0 in axes for name, axes in variable.items()}, recipe["buckets"])
@@ -208,8 +208,13 @@ def _unique(wanted: str, taken: set[str]) -> str:
 
 
 def _drop_comments(top: onnx.GraphProto) -> None:
-    """Doc strings hold paths and stack traces of the exporter's machine."""
+    """Doc strings hold paths and stack traces of the exporter's machine; axis names are text, too."""
+    top.name = top.name if _SAFE.fullmatch(top.name) else "graph"
     for graph in _graphs(top):
         graph.doc_string = ""
         for item in [*graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]:
             item.doc_string = ""
+        for value in [*graph.input, *graph.output, *graph.value_info]:
+            for dimension in value.type.tensor_type.shape.dim:
+                if dimension.HasField("dim_param") and not _SAFE.fullmatch(dimension.dim_param):
+                    dimension.ClearField("dim_param")

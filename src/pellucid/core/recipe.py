@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from pellucid.core import strict_yaml
+from pellucid.core.version import parse_version
 from pellucid.errors import FormatError, RecipeError
 
 BUCKET_MAX: Final = 4096  # limit: rows of one batch
@@ -154,8 +155,14 @@ def _buckets(key: str, value: Any) -> list[int]:
     return sizes
 
 
-_VERSION: Final = r"[0-9]{1,9}(\.[0-9]{1,9}){0,3}(-[a-z0-9]{1,32}(\.[a-z0-9]{1,32}){0,4})?"
-_version: Final = _text(_VERSION, "a version such as 1.2.3")
+def _version(key: str, value: Any) -> str:
+    try:
+        return parse_version(value, subject=key).text
+    except FormatError as error:
+        hint = "put the value in quotes" if isinstance(value, int | float) else error.hint
+        raise RecipeError(f"recipe: {error.message}", hint=hint) from error
+
+
 _path: Final = _text(r"(?!/)(?!.*(^|/)\.\.(/|$))[^\x00-\x1f\\]{1,400}", "a path below the recipe's folder")
 _name: Final = _text(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}", "a name")
 _sentence: Final = _text(r"[^\x00-\x1f]{3,2000}", "a sentence")
@@ -193,6 +200,7 @@ _LIMITS: Final[dict[str, tuple[Any, Check]]] = {
     "memory_bytes": (16 * 2**30, _integer(2**28, 2**42)),
     "file_bytes": (8 * 2**30, _integer(2**10, 2**42)),
 }
+DEFAULT_LIMITS: Final[dict[str, int]] = {key: default for key, (default, _) in _LIMITS.items()}
 _TABLE: Final[dict[str, tuple[Any, Check]]] = {
     "name": (_MISSING, _text(r"[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?", "a name of [a-z0-9_.-]")),
     "version": (_MISSING, _version),

@@ -119,7 +119,7 @@ def dynamically_quantised() -> bytes:
         ],
         [_value("x", ["N", 16])],
         [_value("y", ["N", 4])],
-        {"w": weight, "unit": np.float32(0.01)[None]},
+        {"w": weight, "unit": np.array([0.01], dtype=np.float32)},
     )
 
 

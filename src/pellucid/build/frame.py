@@ -1,0 +1,52 @@
+"""Messages between a parent and its child: 8 bytes of length, then msgpack."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from pellucid.core.tensor import Tensor
+from pellucid.errors import FormatError
+
+FRAME_MAX: Final = 16 * 2**30  # limit: a model and its batches, never more than memory holds
+_LENGTH: Final = struct.Struct(">Q")
+
+
+def write_frame(stream: BinaryIO, message: Any) -> None:
+    """Send one message whole."""
+    body = msgspec.msgpack.encode(message)
+    stream.write(_LENGTH.pack(len(body)))
+    stream.write(body)
+    stream.flush()
+
+
+def read_frame(stream: BinaryIO) -> Any | None:
+    """Next message, or ``None`` at a clean end.
+
+    Raises:
+        FormatError: The stream ends inside a message, or it is none.
+    """
+    head = stream.read(_LENGTH.size)
+    if not head:
+        return None
+    (size,) = _LENGTH.unpack(head.ljust(_LENGTH.size, b"\xff"))
+    if size > FRAME_MAX:
+        raise FormatError(f"frame: expected at most {FRAME_MAX:,} bytes, got a length of {size:,}")
+    body = stream.read(size)
+    if len(body) != size:
+        raise FormatError(f"frame: expected {size:,} bytes, got {len(body):,}")
+    try:
+        return msgspec.msgpack.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FormatError(f"frame: expected msgpack, got {error!s:.120}") from error
+
+
+def pack_tensors(tensors: list[Tensor] | tuple[Tensor, ...]) -> list[Any]:
+    """Tensors as a message's value."""
+    return [[t.name, t.datatype, list(t.shape), bytes(t.data)] for t in tensors]
+
+
+def unpack_tensors(value: list[Any]) -> list[Tensor]:
+    return [Tensor(name, kind, tuple(shape), data) for name, kind, shape, data in value]
