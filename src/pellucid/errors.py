@@ -39,6 +39,12 @@ class FormatError(UsageError):
     code = "format"
 
 
+class EncodingError(FormatError):
+    """A content encoding that a door does not speak (HTTP 415)."""
+
+    code = "encoding"
+
+
 class TensorError(UsageError):
     code = "tensor"
 

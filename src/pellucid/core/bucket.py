@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pellucid.core.tensor import Buffer, Tensor, datatype, element_count
+from pellucid.core.tensor import (
+    Buffer,
+    Tensor,
+    datatype,
+    element_count,
+    join_bytes_elements,
+    split_bytes_elements,
+)
 from pellucid.errors import TensorError
 
 
@@ -74,3 +81,24 @@ def place(parts: Sequence[tuple[int, Tensor]], bucket: int) -> Tensor:
 def _zero_row(tensor: Tensor) -> bytes:
     count = element_count(tensor.shape[1:])
     return bytes(count * (datatype(tensor.datatype).itemsize or 4))
+
+
+def take(tensor: Tensor, slot: int, count: int) -> Tensor:
+    """Rows ``slot`` to ``slot + count`` of a batch: what ``place`` laid there comes out again.
+
+    Raises:
+        TensorError: The tensor has no such rows.
+    """
+    if not tensor.shape or slot < 0 or count < 1 or slot + count > tensor.shape[0]:
+        raise TensorError(
+            f"output {tensor.name!r:.80}: expected at least {slot + count} rows, got shape {list(tensor.shape)}"
+        )
+    shape = (count, *tensor.shape[1:])
+    if tensor.datatype == "BYTES":
+        per = element_count(tensor.shape[1:])
+        elements = split_bytes_elements(tensor.data, tensor.shape[0] * per, subject=tensor.name)
+        data: Buffer = join_bytes_elements(elements[slot * per : (slot + count) * per])
+    else:
+        size = len(tensor.data) // tensor.shape[0]
+        data = bytes(memoryview(tensor.data)[slot * size : (slot + count) * size])
+    return Tensor(tensor.name, tensor.datatype, shape, data)

@@ -11,6 +11,7 @@ from pellucid.errors import PellucidError
 _OWN: Final[dict[type[PellucidError], int]] = {
     errors.PellucidError: 500,
     errors.UsageError: 400,
+    errors.EncodingError: 415,
     errors.NotFoundError: 404,
     errors.VerificationError: 422,
     errors.PolicyDeniedError: 403,

@@ -1,0 +1,202 @@
+"""The HTTP door: raw ASGI, no framework. It maps paths, headers and errors, and knows no tensors.
+
+Every call to an inference route has its number before its body is read, and the reply carries the
+call's key and trace id in headers. Every answer that is not 200 is JSON: ``{"error": text}``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from pellucid.errors import EncodingError, FormatError, PellucidError, TooManyError, UnavailableError
+from pellucid.servers.http.body import (
+    COMPRESS_MIN,
+    ENCODINGS,
+    Receive,
+    answer_encoding,
+    deflate,
+    inflate,
+    read_body,
+)
+from pellucid.servers.http.routes import Route, find_route
+from pellucid.servers.http.statuses import STATUSES
+from pellucid.serving.call import OpenCall
+from pellucid.serving.dataplane import Dataplane
+from pellucid.serving.response import Answer
+
+Headers = list[tuple[bytes, bytes]]
+Scope = dict[str, Any]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_JSON: Final = (b"content-type", b"application/json")
+_BINARY: Final = (b"content-type", b"application/octet-stream")
+_LENGTH: Final = b"inference-header-content-length"
+_ONCE: Final = (_LENGTH, b"content-encoding", b"traceparent")  # heard twice, they say two things
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def make_app(dataplane: Dataplane) -> App:
+    """ASGI application over a data plane."""
+    door = HttpDoor(dataplane)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        route = find_route(scope["raw_path"])
+        if route.kind == "infer" and scope["method"] == "POST":
+            await door.infer(route, scope, receive, send)
+        else:
+            await door.tell(route, scope["method"], send)
+
+    return app
+
+
+class HttpDoor:
+    """Answers requests; stateless but for the data plane."""
+
+    def __init__(self, dataplane: Dataplane) -> None:
+        self._plane = dataplane
+
+    # -- inference --------------------------------------------------------------------------------
+
+    async def infer(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
+        """One inference call, recorded whatever happens."""
+        headers = dict(scope["headers"])
+        client = scope["client"]
+        try:
+            call = self._plane.accept(client[0] if client else "", headers.get(b"traceparent"))
+        except PellucidError as error:
+            await _send(send, *_error(error))
+            return
+        try:
+            try:
+                answer = await self._run(call, route, scope["headers"], headers, receive)
+            except PellucidError as error:
+                self._plane.refuse(call, error)
+                await _send(send, *_error(error, self._marks(call)))
+                return
+            await _send(send, 200, *_answer(answer, headers.get(b"accept-encoding")))
+        finally:
+            self._plane.abandon(call)
+
+    async def _run(
+        self,
+        call: OpenCall,
+        route: Route,
+        sent: Headers,
+        headers: dict[bytes, bytes],
+        receive: Receive,
+    ) -> Answer:
+        if route.error is not None:
+            raise route.error
+        if len(sent) != len(headers):
+            _verify_once(sent)
+        size_max = self._plane.limits.body_max_bytes
+        encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding != b"identity" and encoding not in ENCODINGS:
+            raise _unsupported(encoding)
+        length = _header_length(headers.get(_LENGTH))
+        body = await read_body(receive, headers.get(b"content-length"), size_max)
+        if encoding != b"identity":
+            body = inflate(body, encoding, size_max)
+        return await self._plane.infer(call, route.model, route.version, body, length)
+
+    def _marks(self, call: OpenCall) -> Headers:
+        key = self._plane.key(call)
+        marks = [(b"pellucid-trace", call.shown.encode())]
+        return [(b"pellucid-call", key.encode()), *marks] if key else marks
+
+    # -- everything else --------------------------------------------------------------------------
+
+    async def tell(self, route: Route, method: str, send: Send) -> None:
+        """Health and metadata."""
+        if route.kind != "none" and method not in route.methods:
+            allowed = ", ".join(route.methods)
+            error = FormatError(f"method: expected {allowed}, got {method:.20}")
+            await _send(send, 405, *_error(error, [(b"allow", allowed.encode())])[1:])
+            return
+        try:
+            status, value = self._told(route)
+        except PellucidError as error:
+            await _send(send, *_error(error))
+            return
+        await _send(send, status, [_JSON], _encode(value))
+
+    def _told(self, route: Route) -> tuple[int, Any]:
+        if route.error is not None:
+            raise route.error
+        if route.kind == "live":
+            return 200, {"live": True}
+        if route.kind == "ready":
+            return self._ready()
+        if route.kind == "server":
+            return 200, self._plane.server_metadata()
+        if route.kind == "model":
+            return 200, self._plane.pool.metadata(route.model, route.version)
+        self._plane.pool.find(route.model, route.version)
+        return 200, {"name": route.model, "ready": True}
+
+    def _ready(self) -> tuple[int, Any]:
+        if self._plane.is_ready:
+            return 200, {"ready": True}
+        missing = ", ".join(self._plane.pool.missing[:20])
+        got = "a shutdown" if self._plane.draining else f"missing {missing or 'all models'}"
+        raise UnavailableError(f"server: expected every configured model to be ready, got {got}")
+
+
+def _unsupported(encoding: bytes) -> EncodingError:
+    text = encoding.decode("latin-1")
+    return EncodingError(f"content-encoding: expected gzip, deflate or identity, got {text!r:.40}")
+
+
+def _verify_once(sent: Headers) -> None:
+    for name in _ONCE:
+        if sum(1 for other, _ in sent if other == name) > 1:
+            raise FormatError(f"{name.decode()}: expected once, got it twice")
+
+
+def _header_length(value: bytes | None) -> int | None:
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > 20:
+        raise FormatError(f"{_LENGTH.decode()}: expected digits, got {value.decode('latin-1')!r:.40}")
+    return int(value)
+
+
+def _answer(answer: Answer, accepted: bytes | None) -> tuple[Headers, bytes]:
+    headers: Headers = [
+        _JSON if answer.json_size is None else _BINARY,
+        (b"pellucid-call", answer.call.encode()),
+        (b"pellucid-trace", answer.trace.encode()),
+    ]
+    if answer.json_size is not None:
+        headers.append((_LENGTH, b"%d" % answer.json_size))
+    if accepted is None or len(answer.body) < COMPRESS_MIN:
+        return headers, answer.body
+    encoding = answer_encoding(accepted)
+    if not encoding:
+        return headers, answer.body
+    headers.append((b"content-encoding", encoding))
+    return headers, deflate(answer.body, encoding)
+
+
+def _error(error: PellucidError, more: Iterable[tuple[bytes, bytes]] = ()) -> tuple[int, Headers, bytes]:
+    status = STATUSES[type(error)]
+    headers: Headers = [_JSON, *more]
+    if status == 415:
+        headers.append((b"accept-encoding", b"gzip, deflate"))
+    if isinstance(error, (UnavailableError, TooManyError)):
+        headers.append((b"retry-after", b"1"))
+    if status == 413:
+        headers.append((b"connection", b"close"))
+    told = {"error": error.message} | ({"hint": error.hint} if error.hint else {})
+    return status, headers, json.dumps(told).encode()
+
+
+async def _send(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

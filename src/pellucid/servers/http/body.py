@@ -1,0 +1,96 @@
+"""Bodies: read within a limit, inflated within the same limit, answered compressed when asked."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from pellucid.errors import DeadlineError, FormatError, LimitError
+
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+BODY_TIMEOUT_S: Final = 30.0  # limit: a client that sends slower than this holds a number for nothing
+COMPRESS_MIN: Final = 1_024  # below, the header costs more than it saves
+ENCODINGS: Final = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}  # zlib's window bits with its wrapper
+
+
+async def read_body(receive: Receive, announced: bytes | None, size_max: int) -> bytes:
+    """Whole body, never more than ``size_max`` bytes of it in memory.
+
+    Raises:
+        LimitError: Announced or sent larger.
+        DeadlineError: The client left, or was too slow.
+    """
+    if announced is not None and announced.isdigit() and int(announced[:20]) > size_max:
+        raise too_large(size_max, announced[:20].decode())
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        body: bytes = message.get("body", b"")
+        if len(body) > size_max:
+            raise too_large(size_max, f"{len(body):,}")
+        return body
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await _gather(message, receive, size_max)
+    except TimeoutError:
+        raise DeadlineError(f"body: expected all of it within {BODY_TIMEOUT_S:.0f} s, got less") from None
+
+
+async def _gather(message: Mapping[str, Any], receive: Receive, size_max: int) -> bytes:
+    body = bytearray()
+    while True:
+        if message["type"] == "http.disconnect":
+            raise DeadlineError(f"body: expected all of it, got {len(body):,} bytes before the client left")
+        body += message.get("body", b"")
+        if len(body) > size_max:
+            raise too_large(size_max, "more")
+        if not message.get("more_body"):
+            return bytes(body)
+        message = await receive()
+
+
+def too_large(size_max: int, got: str) -> LimitError:
+    """The refusal of a body over the limit."""
+    return LimitError(
+        f"body: expected at most {size_max:,} bytes, got {got}", hint="raise serving.body_max_bytes"
+    )
+
+
+def inflate(body: bytes, encoding: bytes, size_max: int) -> bytes:
+    """Body of a compressed one; stops at the limit.
+
+    Raises:
+        FormatError: Broken, cut off, or with bytes behind its end.
+        LimitError: Inflates beyond ``size_max``.
+    """
+    engine = zlib.decompressobj(ENCODINGS[encoding])
+    try:
+        plain = engine.decompress(body, size_max + 1)
+    except zlib.error as error:
+        raise FormatError(f"body: expected valid {encoding.decode()} data, got {error!s:.120}") from None
+    if len(plain) > size_max:
+        raise too_large(size_max, "more after decompression")
+    if not engine.eof or engine.unused_data:
+        raise FormatError(f"body: expected one whole {encoding.decode()} stream, got another length")
+    return plain
+
+
+def answer_encoding(accepted: bytes) -> bytes:
+    """First of gzip and deflate that ``Accept-Encoding`` takes, or ``b""``."""
+    for item in accepted.lower().split(b","):
+        name, _, quality = item.partition(b";")
+        if name.strip() in (b"gzip", b"deflate") and not _is_zero(quality):
+            return name.strip()
+    return b""
+
+
+def _is_zero(quality: bytes) -> bool:
+    value = quality.replace(b" ", b"").removeprefix(b"q=")
+    return bool(value) and not value.strip(b"0.")
+
+
+def deflate(body: bytes, encoding: bytes) -> bytes:
+    """Compressed body."""
+    engine = zlib.compressobj(1, zlib.DEFLATED, ENCODINGS[encoding])
+    return engine.compress(body) + engine.flush()

@@ -1,0 +1,135 @@
+"""Runs the HTTP door on uvicorn with httptools and uvloop, until told to stop.
+
+Order of a stop: no new connections, answers in flight leave, connections close. A fault of ours in
+one request is answered with 500 in JSON and reported; the house goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import uvicorn
+
+from pellucid.errors import UnavailableError
+from pellucid.servers.http.app import App, Scope, Send
+from pellucid.servers.http.body import Receive
+from pellucid.servers.http.protocol import DoorProtocol
+
+KEEP_ALIVE_S: Final = 75  # precedent: nginx
+BACKLOG: Final = 2_048
+GRACE_S: Final = 30  # limit: how long answers in flight may take at a stop
+_FAULT: Final = b'{"error": "server: expected an answer, got a fault of its own"}'
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listening socket; port 0 takes any free one.
+
+    Raises:
+        UnavailableError: The address is taken or not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise UnavailableError(
+            f"server: expected to listen on {host}:{port}, got {error.strerror or error}",
+            hint="choose another port with --port; 0 takes a free one",
+        ) from error
+    listener.listen(BACKLOG)
+    listener.set_inheritable(False)
+    return listener
+
+
+def answer_faults(app: App) -> App:
+    """The app, with a JSON answer where it would have none."""
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def noting(message: dict[str, Any]) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await app(scope, receive, noting)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            if started:
+                raise
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(_FAULT))]
+            await send({"type": "http.response.start", "status": 500, "headers": headers})
+            await send({"type": "http.response.body", "body": _FAULT})
+
+    return guarded
+
+
+class _Server(uvicorn.Server):  # type: ignore[misc]
+    """Tells when it listens, and lets the caller drain before connections are cut."""
+
+    def __init__(
+        self, config: uvicorn.Config, started: Callable[[], None], drain: Callable[[], Awaitable[object]]
+    ) -> None:
+        super().__init__(config)
+        self._tell, self._drain = started, drain
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        await self._drain()
+
+
+def run(
+    app: App,
+    listener: socket.socket,
+    *,
+    attach: Callable[[asyncio.AbstractEventLoop], None],
+    started: Callable[[], None],
+    drain: Callable[[], Awaitable[object]],
+) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        attach: Called on the loop's thread before the first request.
+        started: Called when connections are accepted.
+        drain: Awaited when no connection is left and before the loop ends.
+    """
+    config = uvicorn.Config(
+        answer_faults(app),
+        http=DoorProtocol,
+        loop="uvloop",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = _Server(config, started, drain)
+
+    async def serve() -> None:
+        attach(asyncio.get_running_loop())
+        await server.serve(sockets=[listener])
+
+    # uvicorn raises the signal again when it has stopped: by then it has done its work
+    previous = {name: signal.signal(name, lambda *_: None) for name in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(serve())
+    finally:
+        for name, handler in previous.items():
+            signal.signal(name, handler)

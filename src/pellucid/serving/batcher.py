@@ -1,0 +1,262 @@
+"""Dynamic batching in fixed buckets: one execution at a time, one record an execution.
+
+What arrived in one turn of the event loop shares a batch; nothing waits when the model is idle
+(unless ``batch_delay_us`` says so). Slots follow the order of arrival. A model that may not share
+runs every call alone. The record is appended before any reply of the batch leaves; in the
+``durable`` mode the replies wait for the group commit that holds it.
+
+A batch that fails is run again call by call, so that one caller's input cannot fail another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from pellucid.core.bucket import bucket_for, slots_for, take
+from pellucid.core.record import Batch, Call, Row
+from pellucid.core.tensor import Tensor
+from pellucid.errors import PellucidError, UnavailableError
+from pellucid.ports import Clock, Recorder
+from pellucid.serving.call import OpenCall
+from pellucid.serving.limits import Limits
+from pellucid.serving.model import Model
+from pellucid.serving.request import InferRequest
+from pellucid.serving.response import Answer, render_answer
+from pellucid.serving.rows import Rows
+from pellucid.serving.worker import Execution, Parts, Worker
+
+Outcome = Answer | PellucidError
+Done = list[tuple[OpenCall, Outcome]]
+UNRECORDED: Final = "unsafe_record_nothing"
+
+
+class Batcher:
+    """The queue of one model version. Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        model: Model,
+        context: int,
+        recorder: Recorder,
+        *,
+        clock: Clock,
+        limits: Limits,
+        next_batch: Callable[[], int],
+        inline: frozenset[int],
+    ) -> None:
+        self.model, self.context = model, context
+        self._recorder, self._limits, self._next_batch = recorder, limits, next_batch
+        self._wall, self._now = clock.now_ns, clock.monotonic_ns
+        self._worker = Worker(model.session, clock.monotonic_ns, f"{model.name}:{model.version}")
+        self._inline = inline
+        self._rows = Rows(model, limits.keep_outputs_max_bytes)
+        self._recording = recorder.mode != UNRECORDED
+        self._queue: deque[OpenCall] = deque()
+        self._busy = self._scheduled = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Bind to the loop whose thread appends to the journal."""
+        self._loop, self._thread = loop, threading.get_ident()
+
+    def submit(self, call: OpenCall) -> None:
+        """Queue a call whose request is parsed.
+
+        Raises:
+            UnavailableError: The queue is full.
+        """
+        if len(self._queue) >= self._limits.queue_max:
+            raise UnavailableError(
+                f"{len(self._queue):,} calls wait for {self.model.name}, queue_max is "
+                f"{self._limits.queue_max:,}",
+                hint="retry after 1 s, or raise serving.queue_max",
+            )
+        self._queue.append(call)
+        if not self._busy and not self._scheduled:
+            self._schedule(self._limits.batch_delay_us)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue) + self._busy
+
+    def close(self) -> None:
+        self._worker.close()
+
+    # -- one execution ----------------------------------------------------------------------------
+
+    def _schedule(self, delay_us: int = 0) -> None:
+        assert self._loop is not None, "attach comes first"
+        self._scheduled = True
+        if delay_us:
+            self._loop.call_later(delay_us / 1e6, self._flush)
+        else:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._busy or not self._queue:
+            return
+        calls, rows = self._take()
+        bucket = bucket_for(rows, self.model.buckets) if self.model.signature.batched else 0
+        slots = slots_for([_request(call).rows for call in calls])
+        parts = _parts(calls, slots)
+        started = self._now()
+        if bucket in self._inline:
+            self._finish(calls, slots, bucket, started, self._worker.run(parts, bucket))
+        else:
+            self._busy = True
+            self._worker.start(parts, bucket, partial(self._hand_over, calls, slots, bucket, started))
+
+    def _take(self) -> tuple[list[OpenCall], int]:
+        """Calls that share the next batch, in order of arrival."""
+        first = self._queue.popleft()
+        calls, rows = [first], _request(first).rows
+        if not self.model.shares or first.alone:
+            return calls, rows
+        rest = _rests(first)
+        largest = self.model.buckets[-1]
+        while self._queue:
+            following = self._queue[0]
+            count = _request(following).rows
+            if following.alone or rows + count > largest or _rests(following) != rest:
+                break
+            calls.append(self._queue.popleft())
+            rows += count
+        return calls, rows
+
+    def _hand_over(
+        self, calls: list[OpenCall], slots: list[int], bucket: int, started: int, execution: Execution
+    ) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._finish, calls, slots, bucket, started, execution)
+
+    def _finish(
+        self, calls: list[OpenCall], slots: list[int], bucket: int, started: int, execution: Execution
+    ) -> None:
+        self._busy = False
+        if execution.error is not None and len(calls) > 1:
+            for call in reversed(calls):
+                call.alone = True
+                self._queue.appendleft(call)
+        else:
+            self._record(calls, slots, bucket, started, execution)
+        if self._queue and not self._scheduled:
+            self._schedule()
+
+    # -- closing ----------------------------------------------------------------------------------
+
+    def _record(
+        self, calls: list[OpenCall], slots: list[int], bucket: int, started: int, execution: Execution
+    ) -> None:
+        closed_ns = self._wall()
+        records: list[Call] = []
+        done: Done = []
+        for call, slot in zip(calls, slots, strict=True):
+            outcome, rows, nbytes = self._outcome(call, slot, bucket, execution)
+            done.append((call, outcome))
+            if self._recording:
+                records.append(
+                    self._close(call, outcome, closed_ns, started, execution, slot, bucket, rows, nbytes)
+                )
+        try:
+            if self._recording:
+                batch = Batch(
+                    self._next_batch(), self.context, bucket, closed_ns, execution.infer_ns, tuple(records)
+                )
+                self._recorder.close_batch(batch)
+            for call in calls:
+                call.closed = True
+            self._recorder.after_durable(partial(self._release, done))
+        except PellucidError as error:
+            # without its record no answer leaves; the next start closes these numbers as unresolved
+            _settle([(call, error) for call in calls])
+
+    def _close(
+        self,
+        call: OpenCall,
+        outcome: Outcome,
+        closed_ns: int,
+        started: int,
+        execution: Execution,
+        slot: int,
+        bucket: int,
+        rows: tuple[Row, ...],
+        output_bytes: int,
+    ) -> Call:
+        error = outcome if isinstance(outcome, PellucidError) else None
+        stages = (
+            call.decoded - call.started,
+            started - call.decoded,
+            execution.infer_ns,
+            self._now() - call.started,
+        )
+        return call.record(
+            "answered" if error is None else "failed",
+            error,
+            closed_ns,
+            stages,
+            slot=slot,
+            bucket=bucket,
+            rows=rows,
+            output_bytes=output_bytes,
+        )
+
+    def _outcome(
+        self, call: OpenCall, slot: int, bucket: int, execution: Execution
+    ) -> tuple[Outcome, tuple[Row, ...], int]:
+        request = _request(call)
+        if execution.error is not None:
+            return execution.error, self._rows.of_inputs(request) if self._recording else (), 0
+        outputs: list[Tensor] = execution.outputs
+        rows: tuple[Row, ...] = ()
+        nbytes = 0
+        try:
+            if bucket and (bucket != request.rows):
+                outputs = [take(tensor, slot, request.rows) for tensor in outputs]
+            if self._recording:
+                rows = self._rows.of(request, outputs)
+                nbytes = sum([len(tensor.data) for tensor in outputs])
+            key = self._recorder.call_key(call.n)
+            answer = render_answer(self.model.name, self.model.version, request, outputs, key, call.shown)
+        except PellucidError as error:
+            return error, rows, nbytes
+        return answer, rows, nbytes
+
+    def _release(self, done: Done) -> None:
+        """Called when the promised durability is reached, from any thread."""
+        if threading.get_ident() == self._thread:
+            _settle(done)
+        else:
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(_settle, done)
+
+
+def _request(call: OpenCall) -> InferRequest:
+    assert call.request is not None, "parsed before it is queued"
+    return call.request
+
+
+def _rests(call: OpenCall) -> list[tuple[int, ...]]:
+    """Shapes behind the batch axis."""
+    return [shape[1:] for shape in call.shapes]
+
+
+def _parts(calls: list[OpenCall], slots: list[int]) -> Parts:
+    inputs = range(len(_request(calls[0]).tensors))
+    return [
+        [(slot, _request(call).tensors[i]) for call, slot in zip(calls, slots, strict=True)] for i in inputs
+    ]
+
+
+def _settle(done: Done) -> None:
+    for call, outcome in done:
+        if isinstance(outcome, PellucidError):
+            call.fail(outcome)
+        else:
+            call.settle(outcome)

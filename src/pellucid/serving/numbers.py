@@ -1,0 +1,99 @@
+"""Call numbers: each reserved before anything can fail, each closed exactly once.
+
+Refusals get an entry each up to a rate. Beyond it they are counted, and the count becomes one
+signed entry an interval, so that a flood cannot fill the ledger. A counted refusal gives its
+number back to the next call: the number stays open on the board, and no number is ever without
+its entry. Numbers parked like that are closed with the count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from pellucid.core.record import Call
+from pellucid.core.times import format_time
+from pellucid.errors import PellucidError, TooManyError, UnavailableError
+from pellucid.ports import Recorder
+from pellucid.serving.limits import Limits
+
+Later = Callable[[float, Callable[[], None]], object]
+_NONE: Final = (0, 0, 0, 0)
+
+
+class Numbers:
+    """Hands out and takes back the numbers of one recorder."""
+
+    def __init__(
+        self, recorder: Recorder, limits: Limits, now_ns: Callable[[], int], later: Later, context: int
+    ) -> None:
+        self._recorder, self._limits, self._now, self._later = recorder, limits, now_ns, later
+        self._context = context  # of the node itself, for calls that named no model we know
+        self._parked: list[int] = []
+        self._tokens, self._filled_ns = float(limits.refusals_burst), now_ns()
+        self._counted, self._unnumbered, self._since_ns = 0, 0, 0
+        self._waiting = False
+
+    def take(self, accepted_ns: int) -> int:
+        """Reserve a number.
+
+        Raises:
+            LedgerFullError, TooManyError: Journal or board are at their limit; the call is counted.
+        """
+        if self._parked:
+            return self._parked.pop()
+        try:
+            return self._recorder.reserve(accepted_ns)
+        except (UnavailableError, TooManyError):
+            self._count(numbered=False)
+            raise
+
+    def close_refused(self, call: Call) -> bool:
+        """Close a refused call, or count it; True if it got its own entry."""
+        now = self._now()
+        filled = self._tokens + (now - self._filled_ns) * self._limits.refusals_per_s / 1e9
+        self._tokens, self._filled_ns = min(filled, float(self._limits.refusals_burst)), now
+        if self._tokens >= 1:
+            self._tokens -= 1
+            self._recorder.close_call(call)
+            return True
+        self._parked.append(call.n)
+        self._count(numbered=True)
+        return False
+
+    def _count(self, *, numbered: bool) -> None:
+        if not self._counted and not self._unnumbered:
+            self._since_ns = self._now()
+        self._counted += numbered
+        self._unnumbered += not numbered
+        if not self._waiting:
+            self._waiting = True
+            self._later(self._limits.count_interval_s, self.settle)
+
+    def settle(self) -> None:
+        """Write the count and close parked numbers; also at shutdown."""
+        self._waiting = False
+        now = self._now()
+        parked, self._parked = self._parked, []
+        for n in parked:
+            self._recorder.close_call(_parked_call(n, self._context, now))
+        if not self._counted and not self._unnumbered:
+            return
+        data = {
+            "reason": "refused_over_rate",
+            "refused": self._counted,
+            "not_numbered": self._unnumbered,
+            "since": format_time(self._since_ns),
+            "until": format_time(now),
+        }
+        try:
+            self._recorder.event("alert", data)
+        except PellucidError:
+            self._waiting = True  # the ledger is still full: the count stays and is written later
+            self._later(self._limits.count_interval_s, self.settle)
+            return
+        self._counted = self._unnumbered = 0
+
+
+def _parked_call(n: int, context: int, now: int) -> Call:
+    return Call(n, context, "refused", "too_many", now, now, _NONE, -1, 0, (), (), (0, 0), b"", {}, None)
