@@ -7,7 +7,10 @@ when comparing. Source: spec/package.md, section 2.
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import total_ordering
 from typing import Final
 
@@ -74,3 +77,54 @@ def _prerelease(text: str, whole: str, subject: str) -> tuple[tuple[int, int, st
         # numbers are older than words, and compare as numbers
         parts.append((0, int(part), "") if part.isdigit() else (1, 0, part))
     return tuple(parts)
+
+
+_COMPARATOR: Final = re.compile(r"\s*(?P<operator>>=|<=|==|!=|>|<)\s*(?P<version>\S+)\s*")
+_OPERATORS: Final[dict[str, Callable[[Version, Version], bool]]] = {
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt,
+    "<": operator.lt,
+}  # fmt: skip
+_LEADING: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,3}", re.ASCII)
+RANGE_PARTS_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRange:
+    """A prefix (``8.6`` allows 8.6 and 8.6.1, not 8.60) or comparators that must all hold."""
+
+    text: str
+    prefix: str
+    comparators: tuple[tuple[str, Version], ...]
+
+    def allows(self, text: str) -> bool:
+        """True if the version is in the range; what cannot be read as a version is not."""
+        if self.prefix:
+            return text == self.prefix or text.startswith((f"{self.prefix}.", f"{self.prefix}-"))
+        version = _lenient(text)
+        return version is not None and all(_OPERATORS[op](version, bound) for op, bound in self.comparators)
+
+
+def _lenient(text: str) -> Version | None:
+    """Version of a library's own text: ``1.27.0+cpu`` and ``1.27.0.dev3`` count as their numbers."""
+    try:
+        return parse_version(text)
+    except FormatError:
+        match = _LEADING.match(text)
+    numbers = ".".join(str(int(part)) for part in match[0].split(".")) if match else ""
+    return parse_version(numbers) if numbers else None
+
+
+def parse_range(text: str, *, subject: str = "version range") -> VersionRange:
+    """Range of a text such as ``8.6`` or ``>=1.20, <2``.
+
+    Raises:
+        FormatError: Neither a version to be used as prefix nor comparators.
+    """
+    if not re.search(r"[<>=!,]", text):
+        return VersionRange(text, parse_version(text, subject=subject).text, ())
+    parts = text.split(",")
+    matches = [_COMPARATOR.fullmatch(part) for part in parts[: RANGE_PARTS_MAX + 1]]
+    if len(parts) > RANGE_PARTS_MAX or None in matches:
+        raise FormatError(f"{subject}: expected comparators such as '>=1.2, <2', got {text!r:.80}")
+    found = [(m["operator"], parse_version(m["version"], subject=subject)) for m in matches if m]
+    return VersionRange(text, "", tuple(found))
