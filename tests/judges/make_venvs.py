@@ -26,7 +26,7 @@ VENVS = ROOT / ".venvs"
 INSTALL_TIMEOUT_S = 480
 
 
-class Missing(Exception):
+class MissingPartError(Exception):
     """A part this machine lacks."""
 
 
@@ -50,7 +50,7 @@ def find_python(minors: tuple[int, ...]) -> str:
             done = subprocess.run([candidate, "-c", check], capture_output=True, timeout=60, check=False)
             if done.returncode == 0:
                 return candidate
-    raise Missing(f"no Python {' or '.join(f'3.{m}' for m in minors)} with venv on this machine")
+    raise MissingPartError(f"no Python {' or '.join(f'3.{m}' for m in minors)} with venv on this machine")
 
 
 def _candidates(name: str) -> list[str]:
@@ -79,7 +79,7 @@ def make_python(name: str) -> Path:
 
 def make_node() -> Path:
     if not (shutil.which("node") and shutil.which("npm")):
-        raise Missing("no node and npm on this machine")
+        raise MissingPartError("no node and npm on this machine")
     folder = VENVS / "node"
     mark = folder / "made-from"
     lock = HERE / "node" / "package-lock.json"
@@ -100,10 +100,10 @@ def _run(command: list[str], *, folder: Path | None = None) -> None:
             command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise Missing(f"{command[0]} did not end within {INSTALL_TIMEOUT_S} s") from None
+        raise MissingPartError(f"{command[0]} did not end within {INSTALL_TIMEOUT_S} s") from None
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-        raise Missing(f"could not install: {last[:200]}")
+        raise MissingPartError(f"could not install: {last[:200]}")
 
 
 def make(name: str) -> Path:
@@ -118,7 +118,7 @@ def make_all(names: list[str]) -> None:
     for name in names:
         try:
             print(f"judge {name}: {make(name).relative_to(ROOT)}")
-        except Missing as reason:
+        except MissingPartError as reason:
             print(f"judge {name}: not on this machine: {reason}")
 
 
@@ -132,7 +132,7 @@ def main(arguments: list[str]) -> int:
         return 0
     try:
         print(make(arguments[0]))
-    except Missing as reason:
+    except MissingPartError as reason:
         print(reason, file=sys.stderr)
         return 3
     return 0

@@ -100,7 +100,7 @@ def _check(value: Any, where: str, depth: int) -> None:
         _check_text(value, where)
     elif kind is int:
         if not -INTEGER_MAX <= value <= INTEGER_MAX:
-            raise FormatError(f"{where[:200]}: expected |n| < 2**53, got {value:.0f}")
+            raise FormatError(f"{where[:200]}: expected |n| < 2**53, got {value.bit_length()} bits")
     elif kind is list or kind is tuple:
         for position, item in enumerate(value):
             _check(item, f"{where}[{position}]", depth + 1)

@@ -42,7 +42,7 @@ def verify_digest(subject: str, data: bytes | memoryview, expected: str) -> byte
         DigestMismatchError: Names the subject, both digests and the size.
     """
     got = sha256(data)
-    if not hmac.compare_digest(got, expected):
+    if not hmac.compare_digest(got.encode(), expected.encode("utf-8", "surrogatepass")):
         raise DigestMismatchError(
             f"{subject}: expected {expected[:19]}..., got {got[:19]}... over {len(data):,} bytes",
             hint="the bytes changed after they were signed: fetch them again, or rebuild",

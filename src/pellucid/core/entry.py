@@ -124,7 +124,7 @@ def commit(key: bytes, digest: bytes) -> str:
 def is_opening(commitment: str, key: bytes, digest: bytes) -> bool:
     """True if key and digest open the commitment (constant time); plain ones need no key."""
     expected = "sha256:" + digest.hex() if commitment.startswith("sha256:") else commit(key, digest)
-    return hmac.compare_digest(expected, commitment)
+    return hmac.compare_digest(expected.encode(), commitment.encode("utf-8", "surrogatepass"))
 
 
 def text_digest(value: str) -> bytes:
@@ -155,7 +155,7 @@ def decode_outputs(data: bytes) -> list[Tensor]:
     kind = list[tuple[str, str, tuple[int, ...], bytes]]
     try:
         return [Tensor(*parts) for parts in msgspec.msgpack.decode(data, type=kind)]
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"kept outputs: expected tensors, got {error}") from error
 
 
@@ -383,8 +383,9 @@ def parse_entry(raw: bytes) -> Entry:
     value = canonical.decode(raw, size_max=ENTRY_MAX)
     if not isinstance(value, dict) or value.get("specversion") != "1.0":
         raise FormatError("entry: expected a CloudEvents 1.0 object, got something else")
-    if value.get("type") not in TYPES or not isinstance(value.get("data"), dict):
-        raise FormatError(f"entry: expected a known type with data, got {value.get('type')!r:.40}")
+    kind = value.get("type")
+    if not isinstance(kind, str) or kind not in TYPES or not isinstance(value.get("data"), dict):
+        raise FormatError(f"entry: expected a known type with data, got {kind!r:.40}")
     texts = [value.get(name) for name in ("id", "type", "time", "source")]
     if not all(isinstance(text, str) for text in texts):
         raise FormatError("entry: expected id, type, time and source as text, got something else")

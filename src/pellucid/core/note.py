@@ -18,7 +18,7 @@ from pellucid.core.signature import SigningKey, pem_ed25519, raw_ed25519, verify
 from pellucid.errors import FormatError, SignatureError
 
 KIND_ED25519: Final = 1
-NOTE_MAX: Final = 64 * 2**10  # limit: a checkpoint with 64 post-quantum cosignatures would not fit, ours do
+NOTE_MAX: Final = 256 * 2**10  # limit: 64 post-quantum cosignatures fit
 SIGNATURES_MAX: Final = 64  # limit; C2SP asks verifiers to take at least 16
 _LINE: Final = re.compile(r"— (\S+) ([A-Za-z0-9+/]+={0,2})")
 _VKEY: Final = re.compile(r"([^+]+)\+([0-9a-f]{8})\+([A-Za-z0-9+/]+={0,2})")
@@ -114,19 +114,20 @@ def open_note(raw: bytes, keys: Iterable[VerifierKey]) -> Note:
     """
     text, lines = _split(raw)
     known = {(key.name, key.key_id): key for key in keys}
-    verified: list[str] = []
+    verified: list[VerifierKey] = []
     for line in lines:
         name, signed = _parse_line(line)
         key = known.get((name, signed[:4]))
         if key is None:
             continue
+        if key in verified:
+            raise FormatError(f"note: expected one signature by {name!r:.80}, got two")
         _verify_line(key, text, signed[4:])
-        if name not in verified:
-            verified.append(name)
+        verified.append(key)
     if not verified:
         wanted = ", ".join(sorted(name for name, _ in known)) or "a known key"
         raise SignatureError(f"note: expected a signature by {wanted:.200}, got none")
-    return Note(text, tuple(verified))
+    return Note(text, tuple(key.name for key in verified))
 
 
 def _verify_line(key: VerifierKey, text: str, signature: bytes) -> None:

@@ -136,5 +136,5 @@ def decode_record(data: bytes) -> Record:
     """
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"journal record: expected a record, got {error}") from error

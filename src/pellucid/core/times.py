@@ -9,17 +9,24 @@ from typing import Final
 
 from pellucid.errors import FormatError
 
-_TEXT: Final = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?(?:Z|\+00:00)")
+_TEXT: Final = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?(?:Z|\+00:00)", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @lru_cache(maxsize=64)
 def _second(seconds: int) -> str:
-    return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    try:
+        return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
+    except OverflowError:
+        raise FormatError("time: expected a year of 1 to 9999, got another") from None
 
 
 def format_time(unix_ns: int) -> str:
-    """``2026-11-30T16:40:14.000000000Z`` of nanoseconds since 1970."""
+    """``2026-11-30T16:40:14.000000000Z`` of nanoseconds since 1970.
+
+    Raises:
+        FormatError: Before the year 1 or after 9999.
+    """
     seconds, nanoseconds = divmod(unix_ns, 1_000_000_000)
     return f"{_second(seconds)}.{nanoseconds:09d}Z"
 
