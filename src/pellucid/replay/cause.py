@@ -78,6 +78,13 @@ Toggle = tuple[str, str, str, Trial]
 
 def _toggles(trial: Trial, width: int, recipe: Mapping[str, Any]) -> Iterator[Toggle]:
     yield "repetition", "one run", "the same run again", trial
+    if trial.bucket:
+        yield from _place_toggles(trial, width, recipe)
+    yield from _recipe_toggles(trial, recipe, "threads", THREADS)
+    yield from _recipe_toggles(trial, recipe, "serve_level", SERVE_LEVELS)
+
+
+def _place_toggles(trial: Trial, width: int, recipe: Mapping[str, Any]) -> Iterator[Toggle]:
     for bucket in recipe.get("buckets") or ():
         if bucket != trial.bucket and trial.slot + width <= bucket:
             yield "bucket", str(trial.bucket), str(bucket), replace(trial, bucket=bucket)
@@ -86,8 +93,6 @@ def _toggles(trial: Trial, width: int, recipe: Mapping[str, Any]) -> Iterator[To
             yield "slot", str(trial.slot), str(slot), replace(trial, slot=slot)
     if trial.bucket > width:
         yield "neighbours", "zeros", "copies of the row", replace(trial, neighbours=True)
-    yield from _recipe_toggles(trial, recipe, "threads", THREADS)
-    yield from _recipe_toggles(trial, recipe, "serve_level", SERVE_LEVELS)
 
 
 def _recipe_toggles(

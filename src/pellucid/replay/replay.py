@@ -157,6 +157,8 @@ class Runner:
         return self._isolated.infer(backend, self._package.engine, trial.recipe, [batch])
 
     def _batch(self, trial: Trial) -> list[Tensor]:
+        if not trial.bucket:
+            return list(self._rows[0])  # a model without batch axis: the call is one row as a whole
         inputs = len(next(iter(self._rows.values())))
         batch = []
         for number in range(inputs):
@@ -169,6 +171,8 @@ class Runner:
     @staticmethod
     def row(run: IsolatedRun, trial: Trial, number: int) -> list[Tensor]:
         """Output tensors of one row of the call."""
+        if not trial.bucket:
+            return run.outputs[0]
         return [take(tensor, trial.slot + number, 1) for tensor in run.outputs[0]]
 
 

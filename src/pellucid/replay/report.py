@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
 from typing import Any, Final
 
 from pellucid import __version__
@@ -76,22 +77,6 @@ def sign_report(predicate: dict[str, Any], signer: Signer) -> bytes:
 
 # -- for people -----------------------------------------------------------------------------------
 
-_STYLE: Final = """
-:root{--ink:#1b1f24;--soft:#5b6470;--line:#dfe3e8;--paper:#fff;--wash:#f6f7f9;--good:#146c43;--bad:#b02a37;--mid:#8a5a00}
-@media (prefers-color-scheme:dark){:root{--ink:#e8eaed;--soft:#9aa3ad;--line:#343a41;--paper:#16191d;--wash:#1e2227;--good:#5fcf9a;--bad:#ff8b94;--mid:#f0c060}}
-body{margin:0;background:var(--wash);color:var(--ink);font:16px/1.55 system-ui,sans-serif}
-main{max-width:52rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
-h1{font-size:1.6rem;margin:0 0 .25rem}h2{font-size:1.1rem;margin:2.2rem 0 .6rem}
-.lead{color:var(--soft);margin:.2rem 0 1.4rem}
-.verdict{background:var(--paper);border:1px solid var(--line);border-left:.4rem solid var(--mid);border-radius:.5rem;padding:1rem 1.25rem}
-.verdict.good{border-left-color:var(--good)}.verdict.bad{border-left-color:var(--bad)}
-.verdict b{font-size:1.25rem}
-table{border-collapse:collapse;width:100%;background:var(--paper);border:1px solid var(--line);border-radius:.5rem}
-th,td{text-align:left;padding:.5rem .8rem;border-top:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
-th{font-weight:600;color:var(--soft);border-top:0}code{font:.9em ui-monospace,monospace;overflow-wrap:anywhere}
-.scroll{overflow-x:auto}footer{margin-top:2.5rem;color:var(--soft);font-size:.9rem}
-"""
-
 
 def render_report(predicate: dict[str, Any]) -> bytes:
     """The report as one HTML file; nothing in it is loaded from anywhere."""
@@ -116,11 +101,13 @@ def render_report(predicate: dict[str, Any]) -> bytes:
         "<footer>The signed statement beside this page is the report; this page only renders it. "
         "It shows that an answer can or cannot be repeated, not that the answer is right.</footer>"
     )
-    head = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Replay: {escape(verdict)}</title>'
-    )
-    view = '<meta name="viewport" content="width=device-width,initial-scale=1">'
-    return f"{head}{view}<style>{_STYLE}</style></head><body><main>{''.join(parts)}</main></body></html>".encode()
+    style = files("pellucid.replay").joinpath("report.css").read_text()
+    head = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width,initial-scale=1">',
+        f"<title>Replay: {escape(verdict)}</title><style>{style}</style></head><body><main>",
+    ]
+    return "".join([*head, *parts, "</main></body></html>"]).encode()
 
 
 def _row_cells(row: dict[str, Any]) -> list[str]:

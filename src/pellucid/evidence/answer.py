@@ -1,0 +1,82 @@
+"""The regulator's four questions about a call, answered from verified evidence only.
+
+Which image was it built in, at which precision, calibrated on what and when, and is the signature
+good? What is not there says why. Source: requirement E3; spec/evidence-bundle.md, section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pellucid.core.trust import TrustedPackage
+from pellucid.errors import DigestMismatchError
+from pellucid.evidence.chain import Chain
+
+NOT_SAID = "the package does not say"
+
+
+def answer_four(chain: Chain, package: TrustedPackage) -> dict[str, Any]:
+    """The four answers; ``None`` only beside a reason.
+
+    Args:
+        chain: The call.
+        package: The package that answered; its signature was verified to make this value.
+
+    Raises:
+        DigestMismatchError: It is not the package that the call names.
+    """
+    recorded = chain.call.entry.data.get("package")
+    if recorded != package.digest:
+        raise DigestMismatchError(
+            f"package of call {chain.call.entry.id}: expected {recorded}, got {package.digest}"
+        )
+    return {
+        "call": chain.call.entry.id,
+        "image": _image(package),
+        "precision": _precision(package),
+        "calibration": _calibration(package),
+        "signature": _signature(package),
+    }
+
+
+def _image(package: TrustedPackage) -> dict[str, Any]:
+    digest = package.metadata.get("tensorrt_image")
+    return {"digest": digest, "reason": None if digest else _reason(package, "tensorrt_image")}
+
+
+def _precision(package: TrustedPackage) -> dict[str, Any]:
+    return {"value": package.precision.upper(), "tf32": package.recipe.get("tf32")}
+
+
+def _calibration(package: TrustedPackage) -> dict[str, Any]:
+    """Selection and time range of the calibration set; floating-point engines need none."""
+    digest = package.metadata.get("calibration_dataset_hash")
+    if package.precision in ("fp32", "fp16", "bf16"):
+        reason = f"{package.precision.upper()}: none needed, no value was quantised"
+        return {"digest": None, "selection": None, "from": None, "to": None, "reason": reason}
+    said: Mapping[str, Any] = package.recipe.get("calibration") or {}
+    return {
+        "digest": digest,
+        "selection": said.get("selection"),
+        "from": said.get("from"),
+        "to": said.get("to"),
+        "reason": None if digest else _reason(package, "calibration_dataset_hash"),
+    }
+
+
+def _signature(package: TrustedPackage) -> dict[str, Any]:
+    return {
+        "package": package.digest,
+        "engine": package.engine_digest,
+        "key": package.signer,
+        "check": "holds: every file of the package is the one the builder signed",
+        "attestations": len(package.qualifications) + len(package.approvals),
+    }
+
+
+def _reason(package: TrustedPackage, field: str) -> str:
+    for item in package.metadata.get("null_reasons") or ():
+        if item.get("field") == field:
+            return str(item["reason"])
+    return NOT_SAID
