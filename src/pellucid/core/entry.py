@@ -73,7 +73,8 @@ class Opening(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What opens one commitment; kept in the vault until it is erased.
 
     Attributes:
-        kind: ``input``, ``output``, or a name of ``record.PERSONAL``.
+        kind: ``input``, ``output``, a name of ``record.PERSONAL``, or ``rows``: the rows'
+            commitments of a call whose entry holds only their root (value: canonical JSON).
         row: Row number, or -1 for what belongs to the whole call.
         key: 32 bytes; empty when the key derives from the subject's key.
         value: Text in UTF-8, or kept outputs; ``None`` when only the key is kept.
@@ -178,9 +179,11 @@ def expand(
         subject_keys: Gives a subject's key.
 
     Raises:
-        FormatError: A context is missing, or an entry would exceed 65,535 bytes.
+        FormatError: A context is missing or outside the JSON profile, or an entry would exceed
+            65,535 bytes.
     """
     if isinstance(record, Context):
+        canonical.encode(record.facts)  # copied into entries unchecked: refuse here, once
         return []
     if isinstance(record, Event):
         return [_form_event(record, writer, subject_keys)]
@@ -305,6 +308,9 @@ def _form_call(prepared: _Prepared, batch: str | None) -> Formed:
         "trace": call.trace,
     }
     data |= _rows_or_root(prepared.rows, ROWS_IN_CALL_MAX)
+    if "rows_tree" in data:
+        # one row can only be opened beside the commitments of the others: keep them, they tell nothing
+        prepared.openings.append(Opening("rows", -1, b"", canonical.encode_trusted(prepared.rows)))
     entry = _envelope("call", prepared.key, prepared.node, call.closed_ns, data)
     return Formed(prepared.key, "call", entry, prepared.subject, tuple(prepared.openings))
 
