@@ -129,9 +129,9 @@ class SegmentReader:
         """Whatever can be read here now survives power loss when this returns."""
         os.fdatasync(self._fd)
 
-    def frames(self, start: int, stop: int | None = None) -> list[tuple[int, bytes]]:
+    def frames(self, start: int, stop: int | None = None, chunk: int = CHUNK) -> list[tuple[int, bytes]]:
         """Some whole frames behind ``start``, each with the offset behind it; ``[]`` at the end."""
-        want = self.CHUNK if stop is None else stop - start
+        want = chunk if stop is None else stop - start
         while True:
             data = os.pread(self._fd, want, start)
             found, _ = decode_frames(data)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pellucid.core import canonical
+from pellucid.core.entry import TYPES
 from pellucid.core.record import PERSONAL, Batch, Call, Context, Event, encode_record
 from pellucid.errors import FormatError, LedgerFullError, LedgerHaltedError, PellucidError, UsageError
 from pellucid.ledger.board import Board
@@ -320,6 +321,8 @@ def make_event(
     Raises:
         FormatError: Outside the canonical profile, an unknown personal kind, or too large.
     """
+    if kind not in TYPES or kind in ("call", "batch"):
+        raise FormatError(f"event: expected a type of entry that is no call, got {kind!r:.40}")
     values = dict(personal or {})
     unknown = sorted(set(values) - set(PERSONAL))
     if unknown:

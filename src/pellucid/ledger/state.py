@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from pellucid.core.merkle.hashing import EMPTY_ROOT
-from pellucid.errors import ConfigError, DiskFullError, FormatError, LedgerHaltedError
+from pellucid.errors import ConfigError, DiskFullError, FormatError, LedgerHaltedError, UnavailableError
 
 T = TypeVar("T")
 _SCHEMA: Final = """
@@ -187,7 +187,10 @@ class transaction:  # noqa: N801 - reads as a statement
         self._db = db
 
     def __enter__(self) -> sqlite3.Connection:
-        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise UnavailableError(f"SQLite: expected to begin, got {error}") from error
         return self._db
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -1,0 +1,156 @@
+"""The hot index in one SQLite file: what the officer searches.
+
+It holds personal values (foreign trace ids, labels, subjects) read from the vault's openings, so it
+is erasable too; everything in it can be rebuilt from the ledger and the vault.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pellucid.core.entry import Entry, Formed, Opening, parse_entry
+from pellucid.core.times import parse_time
+from pellucid.errors import FormatError, UnavailableError
+from pellucid.ports import Found, Query
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS rows (
+  idx INTEGER PRIMARY KEY, key TEXT NOT NULL, type TEXT NOT NULL, time_ns INTEGER NOT NULL,
+  model TEXT NOT NULL, version TEXT NOT NULL, package TEXT NOT NULL, outcome TEXT NOT NULL,
+  label TEXT NOT NULL, confidence TEXT NOT NULL, trace TEXT NOT NULL, foreign_trace TEXT NOT NULL,
+  subject TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS rows_key ON rows (key);
+CREATE INDEX IF NOT EXISTS rows_trace ON rows (trace) WHERE trace <> '';
+CREATE INDEX IF NOT EXISTS rows_foreign_trace ON rows (foreign_trace) WHERE foreign_trace <> '';
+CREATE INDEX IF NOT EXISTS rows_subject ON rows (subject) WHERE subject <> '';
+CREATE INDEX IF NOT EXISTS rows_type_time ON rows (type, time_ns);
+CREATE TABLE IF NOT EXISTS position (id INTEGER PRIMARY KEY CHECK (id = 1), next INTEGER NOT NULL);
+INSERT OR IGNORE INTO position VALUES (1, 0);
+"""
+_COLUMNS: Final = (
+    "idx, key, type, time_ns, model, version, outcome, label, confidence, trace || foreign_trace"
+)
+_EQUAL: Final = ("key", "type", "model", "outcome", "subject", "package")
+
+
+class SqliteIndex:
+    """An index in a file (``ports.Index``). One process applies, any number find.
+
+    Args:
+        path: The file; made when absent, rebuilt when lost.
+    """
+
+    EXAMPLE_URI: Final = "sqlite:index.db"
+
+    def __init__(self, path: Path | str) -> None:
+        self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=10.0)
+        # NORMAL: a power loss may take back the last rows together with the position, never tear them
+        for pragma in ("secure_delete=ON", "journal_mode=WAL", "synchronous=NORMAL"):
+            self._db.execute(f"PRAGMA {pragma}")
+        self._db.executescript(_SCHEMA)
+
+    @classmethod
+    def from_uri(cls, uri: str) -> SqliteIndex:
+        """Index of ``sqlite:PATH``."""
+        return cls(uri.partition(":")[2])
+
+    def position(self) -> int:
+        """The next index to apply."""
+        (position,) = self._db.execute("SELECT next FROM position").fetchone()
+        return int(position)
+
+    def apply(self, start: int, formed: Sequence[Formed]) -> None:
+        """Add rows for entries from ``start`` on; the same again changes nothing.
+
+        Raises:
+            FormatError: Entries in between are missing.
+        """
+        if start > self.position():
+            raise FormatError(f"index: expected entry {self.position():,} next, got {start:,}")
+        rows = [_row(start + offset, each) for offset, each in enumerate(formed)]
+        marks = ", ".join("?" * 13)
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.executemany(f"INSERT OR REPLACE INTO rows VALUES ({marks})", rows)  # noqa: S608
+            self._db.execute("UPDATE position SET next = max(next, ?)", (start + len(rows),))
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def find(self, query: Query) -> list[Found]:
+        """Rows that match every field given, newest first by default."""
+        values: list[Any]
+        where, values = ["time_ns BETWEEN ? AND ?"], [query.since_ns, query.until_ns]
+        for name in _EQUAL:
+            if value := getattr(query, name):
+                where.append(f"{name} = ?")
+                values.append(value)
+        for name, value in (("trace", query.trace), ("label", query.label)):
+            if value:
+                where.append("? IN (trace, foreign_trace)" if name == "trace" else "label = ?")
+                values.append(value)
+        order = "DESC" if query.newest_first else "ASC"
+        # only fixed column names reach the text; values are bound
+        text = f"SELECT {_COLUMNS} FROM rows WHERE {' AND '.join(where)} ORDER BY idx {order} LIMIT ?"  # noqa: S608
+        return [Found(*row) for row in self._db.execute(text, [*values, query.limit]).fetchall()]
+
+    def forget(self, key: str) -> None:
+        """Drop every personal value of an entry, and empty the write-ahead log.
+
+        Raises:
+            UnavailableError: Another process still reads old pages; try again.
+        """
+        self._db.execute(
+            "UPDATE rows SET label='', confidence='', foreign_trace='', subject='' WHERE key=?", (key,)
+        )
+        busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise UnavailableError("index: expected to empty the write-ahead log, got a reader in it")
+
+    def clear(self) -> None:
+        """Drop everything; feed it again from entry 0."""
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("DELETE FROM rows")
+        self._db.execute("UPDATE position SET next = 0")
+        self._db.execute("COMMIT")
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _row(index: int, formed: Formed) -> tuple[Any, ...]:
+    entry = parse_entry(formed.entry)
+    data, said = entry.data, _said(formed.openings)
+    label, confidence = _decision(formed.openings)
+    return (
+        index, entry.id, entry.type, parse_time(entry.time),
+        *(_text(data, name) for name in ("model", "version", "package")), _outcome(entry),
+        label, confidence, _text(data, "trace"), said.get("trace_id", ""), formed.subject or "",
+    )  # fmt: skip
+
+
+def _outcome(entry: Entry) -> str:
+    return _text(entry.data, "outcome") or _text(entry.data, "verdict") or _text(entry.data, "phase")
+
+
+def _text(data: dict[str, Any], name: str) -> str:
+    value = data.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _said(openings: Sequence[Opening]) -> dict[str, str]:
+    return {
+        o.kind: o.value.decode("utf-8", "replace") for o in openings if o.row == -1 and o.value is not None
+    }
+
+
+def _decision(openings: Sequence[Opening]) -> tuple[str, str]:
+    """Label and confidence of the first row that has one."""
+    for opening in openings:
+        if opening.kind == "output" and opening.label is not None:
+            return opening.label, opening.confidence or ""
+    return "", ""

@@ -1,0 +1,145 @@
+"""Followers of the ledger, and the one that carries out erasures.
+
+A follower that fails never stops the ledger: its position stays where it is, and it is fed again,
+from the tiles and the vault, at the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from pellucid.core.entry import Formed, parse_entry
+from pellucid.errors import PellucidError
+from pellucid.ledger.vault import Vault
+from pellucid.ports import Follower
+
+CHUNK: Final = 1024  # entries fed at once when a follower is behind
+ERASED_TO_EVERY: Final = 65_536  # how much is scanned again after a crash, at most
+
+Entries = Callable[[int, int], Sequence[bytes]]
+
+
+class Forgets(Protocol):
+    """A follower that can drop what it has about a person."""
+
+    def forget(self, key: str) -> None: ...
+
+
+def form_again(raw: bytes, vault: Vault) -> Formed:
+    """What the sequencer formed, from the leaf and what the vault still holds."""
+    entry = parse_entry(raw)
+    return Formed(entry.id, entry.type, raw, vault.subject_of(entry.id), vault.openings(entry.id))
+
+
+class Followers:
+    """Feeds every follower, each from its own position.
+
+    Args:
+        followers: By name, for what is reported about them.
+        entries: Reads leaves ``start`` to ``stop`` of the committed ledger.
+    """
+
+    def __init__(self, followers: Mapping[str, Follower], vault: Vault, entries: Entries) -> None:
+        self._followers, self._vault, self._entries = followers, vault, entries
+        self.failures: dict[str, str] = {}
+        self._behind = set(followers)
+
+    @property
+    def names(self) -> Sequence[str]:
+        return tuple(self._followers)
+
+    def feed(self, start: int, formed: Sequence[Formed]) -> None:
+        """Hand on new entries; who is not at ``start`` waits for ``catch_up``."""
+        for name, follower in self._followers.items():
+            if name not in self._behind:
+                self._guard(name, lambda follower=follower: follower.apply(start, formed))  # type: ignore[misc]
+
+    def catch_up(self, size: int) -> None:
+        """Bring those who are behind up to ``size``, as far as they let us."""
+        for name in sorted(self._behind):
+            self._behind.discard(name)
+            self._guard(name, lambda name=name: self._catch_up(self._followers[name], size))  # type: ignore[misc]
+
+    def _catch_up(self, follower: Follower, size: int) -> None:
+        position = follower.position()
+        while position < size:
+            stop = min(size, position + CHUNK)
+            follower.apply(position, [form_again(raw, self._vault) for raw in self._entries(position, stop)])
+            position = stop
+
+    def forget(self, keys: Sequence[str]) -> bool:
+        """Tell all to drop what they have of these entries; false if one could not."""
+        done = True
+        for name, follower in self._followers.items():
+            drop = getattr(follower, "forget", None)
+            for key in keys if drop is not None else ():
+                done = self._guard(name, lambda drop=drop, key=key: drop(key), lags=False) and done  # type: ignore[misc]
+        return done
+
+    def _guard(self, name: str, step: Callable[[], None], *, lags: bool = True) -> bool:
+        try:
+            step()
+        except Exception as error:  # a foreign target may raise anything
+            self.failures[name] = f"{type(error).__name__}: {error}"
+            if lags:
+                self._behind.add(name)
+            return False
+        self.failures.pop(name, None)
+        return True
+
+
+class Eraser:
+    """Carries out ``erasure`` entries once they are committed.
+
+    Runs between steps, when no plan is open: a key shredded while its call was being formed would
+    be formed otherwise the second time. Done twice, an erasure changes nothing.
+    """
+
+    def __init__(self, vault: Vault, followers: Followers, entries: Entries) -> None:
+        self._vault, self._followers, self._entries = vault, followers, entries
+
+    def catch_up(self, size: int) -> None:
+        """After a restart: carry out what was committed and not noted as done."""
+        position = self._vault.erased_to
+        while position < size:
+            stop = min(size, position + CHUNK)
+            erasures = [raw for raw in self._entries(position, stop) if b'"type":"erasure"' in raw]
+            self._apply([form_again(raw, self._vault) for raw in erasures])
+            position = stop
+        self._vault.erased_to = size
+
+    def apply(self, start: int, formed: Sequence[Formed]) -> None:
+        """Carry out the erasures among new entries; then finish what could not be finished before."""
+        erasures = [each for each in formed if each.type == "erasure"]
+        self._apply(erasures)
+        stop = start + len(formed)
+        if erasures or stop - self._vault.erased_to >= ERASED_TO_EVERY:
+            self._vault.erased_to = stop
+        self.finish()
+
+    def finish(self) -> None:
+        """Tell followers, and empty the write-ahead log, as far as that was not possible before."""
+        untold = self._vault.untold()
+        if untold and self._followers.forget(untold):
+            self._vault.mark_told(untold)
+        if self._vault.wants_truncation:
+            self._vault.truncate()
+
+    def _apply(self, erasures: Sequence[Formed]) -> None:
+        for formed in erasures:
+            self._erase(formed)
+
+    def _erase(self, formed: Formed) -> None:
+        try:
+            data = parse_entry(formed.entry).data
+        except PellucidError:
+            return  # not ours to judge here: fsck reports an entry that does not parse
+        if formed.subject is not None:
+            self._vault.erase_subject(formed.subject, by=formed.key)
+        call, rows = data.get("call"), data.get("rows")
+        if not isinstance(call, str):
+            return
+        for row in rows if isinstance(rows, list) and rows else [None]:
+            if row is None or type(row) is int:
+                self._vault.erase(call, row, by=formed.key)
