@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from pellucid.build.child import limit_self
+from pellucid.build.environment import loaded_packages
 from pellucid.build.frame import read_frame, write_frame
 from pellucid.build.log import LogWriter
 from pellucid.core.digest import sha256
@@ -83,7 +84,7 @@ def _build(
         phase("write")
         for name, data in (("engine", built.engine), ("compiled", built.compiled)):
             _write(folder / name, data)
-        environment = backend.environment()
+        environment = backend.environment() | {"packages": loaded_packages()}
         phase("end")
     log.verify()
     return {

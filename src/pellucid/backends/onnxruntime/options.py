@@ -65,7 +65,7 @@ def wanted(level: int, threads: int) -> dict[str, Any]:
         "graph_optimization_level": level,
         "intra_op_threads": threads,
         "inter_op_threads": 1,
-        "config": dict(CONFIG),
+        "config": _entries(CONFIG),
         "providers": list(PROVIDERS),
     }
 
@@ -81,9 +81,14 @@ def read_back(session: ort.InferenceSession) -> dict[str, Any]:
         "graph_optimization_level": _number(options.graph_optimization_level),
         "intra_op_threads": int(options.intra_op_num_threads),
         "inter_op_threads": int(options.inter_op_num_threads),
-        "config": {key: options.get_session_config_entry(key) for key in CONFIG},
+        "config": _entries({key: options.get_session_config_entry(key) for key in CONFIG}),
         "providers": list(session.get_providers()),
     }
+
+
+def _entries(config: Mapping[str, str]) -> list[dict[str, str]]:
+    """Session entries as values: their dotted names are no keys of canonical JSON."""
+    return [{"name": name, "value": value} for name, value in sorted(config.items())]
 
 
 def _number(value: Any) -> int:
@@ -100,7 +105,7 @@ def read_trace(message: str) -> dict[str, Any]:
     entries = re.search(r"config_options: \{ (.*?)\} \}", message)
     if entries:
         pairs = re.findall(r" ([\w.]+): (\S*) ", f" {entries[1]} ".replace("  ", "   "))
-        found["config"] = dict(pairs)
+        found["config"] = _entries(dict(pairs))
     return found
 
 

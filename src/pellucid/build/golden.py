@@ -1,0 +1,118 @@
+"""Golden inputs: synthetic batches with the engine's own bits recorded, run again at every load.
+
+Never a person's data: drawn from a seed, or from a file the recipe names for that purpose.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from pellucid.core.tensor import Tensor, TensorSpec, datatype, element_count, join_bytes_elements
+from pellucid.errors import RecipeError
+from pellucid.ports import Isolated
+
+_FLOATS: Final = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
+
+_ARRAYS: Final = {
+    "BOOL": "b1", "UINT8": "u1", "UINT16": "u2", "UINT32": "u4", "UINT64": "u8", "INT8": "i1",
+    "INT16": "i2", "INT32": "i4", "INT64": "i8", "FP16": "f2", "FP32": "f4", "FP64": "f8",
+}  # fmt: skip
+
+
+def synthetic(spec: TensorSpec, bucket: int, generator: np.random.Generator) -> Tensor:
+    """One batch of an input: normal numbers for floats, zeros and ones for the rest.
+
+    Integers are often positions in a table, so that anything larger could be out of range.
+    """
+    shape = (bucket, *spec.shape[1:]) if bucket else spec.shape
+    count = element_count(shape)
+    if spec.datatype == "BYTES":
+        data = join_bytes_elements([b"ab"[: 1 + i] for i in generator.integers(0, 2, count)])
+    elif spec.datatype == "BF16":
+        wide = generator.standard_normal(count).astype("<f4").view("<u4")
+        data = (wide >> 16).astype("<u2").tobytes()
+    elif spec.datatype in _FLOATS:
+        data = generator.standard_normal(count).astype(_FLOATS[spec.datatype]).tobytes()
+    else:
+        size = datatype(spec.datatype).itemsize
+        values = generator.integers(0, 2, count).astype(np.uint8)
+        data = np.pad(values[:, None], ((0, 0), (0, size - 1))).tobytes()  # little-endian
+    return Tensor(spec.name, spec.datatype, shape, data)
+
+
+def draw(
+    specs: Sequence[TensorSpec], buckets: Sequence[int], *, count: int, seed: int
+) -> list[tuple[int, list[Tensor]]]:
+    """``count`` batches for each bucket (bucket 0: the model's own fixed shape)."""
+    generator = np.random.default_rng(seed)
+    return [
+        (bucket, [synthetic(spec, bucket, generator) for spec in specs])
+        for bucket in buckets or [0]
+        for _ in range(count)
+    ]
+
+
+def from_arrays(
+    specs: Sequence[TensorSpec], buckets: Sequence[int], arrays: Mapping[str, Any]
+) -> list[tuple[int, list[Tensor]]]:
+    """One batch for each bucket, its rows taken from named arrays, again and again.
+
+    Raises:
+        RecipeError: An array is missing, or has another shape or type than the input.
+    """
+    return [(bucket, [_tiled(spec, bucket, arrays) for spec in specs]) for bucket in buckets or [0]]
+
+
+def _tiled(spec: TensorSpec, bucket: int, arrays: Mapping[str, Any]) -> Tensor:
+    array = arrays.get(spec.name)
+    wanted = _ARRAYS.get(spec.datatype)
+    shape = spec.shape[1:] if bucket else spec.shape
+    if array is None or len(array) == 0 or (array.shape[1:] if bucket else array.shape) != shape:
+        raise RecipeError(
+            f"golden.inputs: {spec.name!r:.80}: expected rows of shape {list(shape)}, got others"
+        )
+    if wanted is None or array.dtype.str[1:] != wanted:
+        raise RecipeError(f"golden.inputs: {spec.name!r:.80}: expected {spec.datatype}, got {array.dtype}")
+    rows = array[np.arange(bucket) % len(array)] if bucket else array
+    return Tensor(spec.name, spec.datatype, tuple(rows.shape), np.ascontiguousarray(rows).tobytes())
+
+
+def record(
+    cases: Sequence[tuple[int, list[Tensor]]],
+    isolated: Isolated,
+    backend: str,
+    engine: bytes,
+    recipe: Mapping[str, Any],
+) -> tuple[dict[str, Any], list[str]]:
+    """Run every case in two fresh processes; keeps those whose bits repeat.
+
+    Returns:
+        The golden document, and what a reader should know.
+    """
+    batches = [batch for _, batch in cases]
+    first = isolated.infer(backend, engine, recipe, batches).outputs
+    second = isolated.infer(backend, engine, recipe, batches).outputs
+    kept = [
+        {"bucket": bucket, "inputs": _texts(batch), "outputs": _texts(outputs)}
+        for (bucket, batch), outputs, again in zip(cases, first, second, strict=True)
+        if outputs == again
+    ]
+    left_out = len(cases) - len(kept)
+    notes = [f"golden: {left_out} of {len(cases)} cases do not repeat and are left out"] if left_out else []
+    return {"cases": kept}, notes
+
+
+def _texts(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": list(tensor.shape),
+            "data": base64.b64encode(tensor.data).decode(),
+        }
+        for tensor in tensors
+    ]

@@ -1,0 +1,158 @@
+"""A build's files put together: everything an auditor will ask for, and the closed list of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pellucid.build import label
+from pellucid.build.sbom import make_sbom
+from pellucid.core import canonical
+from pellucid.core.digest import sha256
+from pellucid.core.manifest import folder_name, make_manifest
+from pellucid.core.metadata import make_metadata
+from pellucid.core.provenance import BuildFacts, Material, make_provenance
+from pellucid.core.recipe import encode_recipe
+
+ENGINE_FOLDER: Final = "engine/"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Everything a build brought together.
+
+    Attributes:
+        recipe: Effective recipe.
+        inputs: Files of the recipe's folder that went in, by role: ``source``, ``recipe``,
+            ``meaning``, ``validation``, ``golden``; only the first goes into the package as it is.
+        result: What the worker reported.
+        started, finished: RFC 3339 times.
+    """
+
+    recipe: dict[str, Any]
+    meaning: dict[str, Any]
+    inputs: Mapping[str, bytes]
+    result: Mapping[str, Any]
+    engine: bytes
+    compiled: bytes
+    log: bytes
+    stderr: bytes
+    environment: dict[str, Any]
+    golden: dict[str, Any]
+    notes: list[str]
+    started: str
+    finished: str
+
+
+def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
+    """Folder name and files of the package, unsigned."""
+    digests = {
+        "source": sha256(made.inputs["source"]),
+        "engine": sha256(made.engine),
+        "compiled": sha256(made.compiled),
+        "log": sha256(made.log),
+        "stderr": sha256(made.stderr),
+    }
+    facts = made.result["facts"] | {
+        "notes": [*made.result["facts"]["notes"], *made.notes],
+        "options": made.result["options"],
+        "inputs": _specs(made.result["inputs"]),
+        "outputs": _specs(made.result["outputs"]),
+    }
+    engine_path = ENGINE_FOLDER + made.result["engine_name"]
+    files = {
+        "metadata.json": _metadata(made, facts, digests),
+        "recipe.yaml": encode_recipe(made.recipe),
+        "model/source.onnx": made.inputs["source"],
+        "model/compiled.onnx": made.compiled,
+        "model/names.json": canonical.encode(made.result["names"]),
+        engine_path: made.engine,
+        "build.log.jsonl": made.log,
+        "build.stderr": made.stderr,
+        "facts.json": canonical.encode(facts),
+        "environment.json": canonical.encode(made.environment),
+        "golden/golden.json": canonical.encode(made.golden),
+        "sbom.cdx.json": make_sbom(made.recipe, digests, made.environment["packages"], made.finished),
+        "provenance.json": _provenance(made, engine_path, digests),
+    }
+    if made.meaning:
+        files["meaning.json"] = canonical.encode(made.meaning)
+    title = f"{made.recipe['name']} {made.recipe['version']}"
+    parts = label.sections(made.recipe, facts, made.environment, digests, made.meaning)
+    files["label.md"], files["label.html"] = label.markdown(title, parts), label.page(title, parts)
+    folder = folder_of(made.recipe, made.environment[made.recipe["backend"]])
+    files["manifest.json"] = make_manifest(
+        folder=folder, name=made.recipe["name"], version=made.recipe["version"],
+        previous=made.recipe["previous"], created=made.finished, backend=made.recipe["backend"],
+        target=made.recipe["target"], files=files,
+    )  # fmt: skip
+    return folder, files
+
+
+def folder_of(recipe: Mapping[str, Any], library_version: str) -> str:
+    """``credit-v1.2.3-onnxruntime1.32-cpu``: the library's major and minor version only."""
+    match = re.match(r"\d+\.\d+", library_version)
+    tag = f"{recipe['backend']}{match[0] if match else ''}"
+    return folder_name(recipe["name"], recipe["version"], tag, recipe["target"])
+
+
+def _specs(specs: list[Any]) -> list[dict[str, Any]]:
+    return [{"name": name, "datatype": kind, "shape": shape} for name, kind, shape in specs]
+
+
+def _metadata(made: Made, facts: Mapping[str, Any], digests: Mapping[str, str]) -> bytes:
+    recipe, cpu = made.recipe, "this backend runs on the CPU"
+    values = {
+        "build_timestamp": made.finished,
+        "input_onnx_hash": digests["source"],
+        "builder_config.fp16_mode": recipe["precision"] == "fp16",
+        "builder_config.int8_mode": recipe["precision"] == "int8",
+        "builder_config.max_batch_size": max(recipe["buckets"], default=1),
+        "builder_config.dynamic_shapes": bool(recipe["buckets"]),
+        "output_engine_hash": digests["engine"],
+        "fused_layers": facts["fused_layers"],
+        "quantized_ops_count": facts["quantized_ops_count"],
+        "peak_memory_usage": facts["memory"]["peak_rss_bytes"],
+    }
+    reasons = {
+        "tensorrt_image": f"built with {recipe['backend']}, not TensorRT",
+        "calibration_dataset_hash": f"{recipe['precision']} needs no calibration",
+        "builder_config.max_workspace_size": f"{recipe['backend']} has no builder workspace",
+        "accuracy_metrics.top1_acc": "measured on the device: attestations/, qualification",
+        "accuracy_metrics.psnr_db": "measured on the device: attestations/, qualification",
+        "gpu": cpu,
+        "driver": cpu,
+    }
+    if made.environment["commit"]:
+        values["commit"] = made.environment["commit"]
+    else:
+        reasons["commit"] = "the recipe's folder is in no git repository that git will read"
+    return make_metadata(values, reasons)
+
+
+def _provenance(made: Made, engine_path: str, digests: Mapping[str, str]) -> bytes:
+    libraries = {p["name"].replace("-", "_"): p["version"] for p in made.environment["packages"]}
+    return make_provenance(
+        BuildFacts(
+            subjects=[
+                Material(engine_path, digests["engine"]),
+                Material("model/compiled.onnx", digests["compiled"]),
+            ],
+            recipe=made.recipe,
+            environment=made.environment,
+            dependencies=[Material(role, sha256(data)) for role, data in sorted(made.inputs.items())],
+            byproducts=[
+                Material("build.log.jsonl", digests["log"]),
+                Material("build.stderr", digests["stderr"]),
+            ],
+            versions={name: version for name, version in libraries.items() if name in _BUILDERS},
+            invocation=sha256((made.started + digests["engine"] + digests["log"]).encode()),
+            started=made.started,
+            finished=made.finished,
+        )
+    )
+
+
+_BUILDERS: Final = ("pellucid", "onnxruntime", "onnx", "numpy")
