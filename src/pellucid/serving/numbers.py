@@ -73,10 +73,16 @@ class Numbers:
     def settle(self) -> None:
         """Write the count and close parked numbers; also at shutdown."""
         self._waiting = False
-        now = self._now()
-        parked, self._parked = self._parked, []
-        for n in parked:
-            self._recorder.close_call(_parked_call(n, self._context, now))
+        try:
+            self._settle(self._now())
+        except PellucidError:
+            self._waiting = True  # the ledger cannot take it now: the count stays and is written later
+            self._later(self._limits.count_interval_s, self.settle)
+
+    def _settle(self, now: int) -> None:
+        while self._parked:
+            self._recorder.close_call(_parked_call(self._parked[-1], self._context, now))
+            self._parked.pop()
         if not self._counted and not self._unnumbered:
             return
         data = {
@@ -86,12 +92,7 @@ class Numbers:
             "since": format_time(self._since_ns),
             "until": format_time(now),
         }
-        try:
-            self._recorder.event("alert", data)
-        except PellucidError:
-            self._waiting = True  # the ledger is still full: the count stays and is written later
-            self._later(self._limits.count_interval_s, self.settle)
-            return
+        self._recorder.event("alert", data)
         self._counted = self._unnumbered = 0
 
 

@@ -10,8 +10,10 @@ import asyncio
 import signal
 import socket
 import sys
+import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import uvicorn
@@ -98,13 +100,15 @@ def run(
     attach: Callable[[asyncio.AbstractEventLoop], None],
     started: Callable[[], None],
     drain: Callable[[], Awaitable[object]],
+    on_server: Callable[[uvicorn.Server], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT, or until the server's ``should_exit`` is set.
 
     Args:
         attach: Called on the loop's thread before the first request.
         started: Called when connections are accepted.
         drain: Awaited when no connection is left and before the loop ends.
+        on_server: Gets the server before it starts.
     """
     config = uvicorn.Config(
         answer_faults(app),
@@ -125,11 +129,22 @@ def run(
         attach(asyncio.get_running_loop())
         await server.serve(sockets=[listener])
 
-    # uvicorn raises the signal again when it has stopped: by then it has done its work
-    previous = {name: signal.signal(name, lambda *_: None) for name in (signal.SIGTERM, signal.SIGINT)}
+    if on_server is not None:
+        on_server(server)
+    with _quiet_signals(), asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(serve())
+
+
+@contextmanager
+def _quiet_signals() -> Iterator[None]:
+    """uvicorn raises a signal again when it has stopped: by then it has done its work."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals go to the main thread only
+        return
+    handled = (signal.SIGTERM, signal.SIGINT)
+    previous = {name: signal.signal(name, lambda *_: None) for name in handled}
     try:
-        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(serve())
+        yield
     finally:
         for name, handler in previous.items():
             signal.signal(name, handler)
