@@ -7,12 +7,12 @@ after mending the first. Nothing here acts. Source: spec/policy.md, section 'rul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from pellucid.core.approval import Approval
-from pellucid.core.finding import WARN, Finding, Verdict
+from pellucid.core.finding import REFUSE, WARN, Finding, Verdict
 from pellucid.core.policy_document import (
     AUDIT_FIELDS,
     DEFAULT_POLICY,
@@ -59,14 +59,15 @@ class NodeFacts:
     """What a node can say about itself.
 
     Attributes:
-        environment: As the backend reports it (``ports.Backend.environment``).
+        environment: As the backend reports it (``ports.Backend.environment``); ``None`` where no
+            backend is installed: what needs a node is then reported as not judged.
         devices: Devices that engines can run on.
         sinks: Schemes this node's operators' log can be written to.
         memory_isolation: Isolation that the machine reports, for example ``iommu_enabled``.
         now_ns: Time of the judgement, nanoseconds since 1970.
     """
 
-    environment: Mapping[str, Any]
+    environment: Mapping[str, Any] | None
     devices: tuple[DeviceFacts, ...] = ()
     sinks: tuple[str, ...] = ()
     memory_isolation: tuple[str, ...] = ()
@@ -105,6 +106,10 @@ def evaluate(policy: Policy, package: TrustedPackage, node: NodeFacts, history: 
     """
     case = _Case(policy, package, node, history)
     findings = [finding for rule in _RULES for finding in rule(case)]
+    about_node = [finding for rule in _NODE_RULES for finding in rule(case)]
+    if node.environment is None:
+        about_node = [replace(f, passed=False, got=_NOT_JUDGED, severity=WARN) for f in about_node]
+    findings += about_node
     return Verdict(policy.name, policy.digest, (*findings, *package.findings))
 
 
@@ -114,7 +119,7 @@ def _signature(case: _Case) -> Iterator[Finding]:
 
 
 def _runtime(case: _Case) -> Iterator[Finding]:
-    wanted, environment = case.policy.document.runtime, case.node.environment
+    wanted, environment = case.policy.document.runtime, case.node.environment or {}
     backend = str(environment.get("backend", "none"))
     if wanted.name is not None:
         passed = wanted.name in (backend, f"{backend}-runtime")
@@ -229,24 +234,27 @@ def _approvals(case: _Case) -> Iterator[Finding]:
 
 def _qualification(case: _Case) -> Iterator[Finding]:
     security = case.policy.document.security
-    chosen, found = matching_qualification(case.package, case.node.environment)
-    severity = {} if security.require_qualification else {"severity": WARN}
-    rule, expected = "security.require_qualification", "a verified qualification that passed"
+    chosen, _ = matching_qualification(case.package, case.node.environment)
+    severity = REFUSE if security.require_qualification else WARN
+    passed, got = False, "none: measure it on this device with pellucid qualify"
+    if chosen is not None:
+        passed = chosen.passed
+        got = f"{'passed' if passed else 'failed'}, {chosen.path}, by key {chosen.key[:16]}"
+    expected = "a verified qualification that passed"
+    yield Finding("security.require_qualification", passed, expected, got, severity)
+    label, allowed = chosen.label if chosen else "untested", security.allowed_variance
+    yield Finding("security.allowed_variance", label in allowed, _one_of(allowed), label, severity)
+
+
+def _environment(case: _Case) -> Iterator[Finding]:
+    here = case.node.environment or {}
+    chosen, found = matching_qualification(case.package, here)
     if chosen is None:
-        yield Finding(rule, False, expected, "none: qualify it on this device", **severity)
-        found = differences(case.package.environment, case.node.environment)
-    else:
-        got = f"{'passed' if chosen.passed else 'failed'}, {chosen.path}, by key {chosen.key[:16]}"
-        yield Finding(rule, chosen.passed, expected, got, **severity)
-    label = chosen.label if chosen else "untested"
-    allowed = tuple(security.allowed_variance)
-    yield Finding("security.allowed_variance", label in allowed, _one_of(allowed), label, **severity)
-    severity = {} if security.environment_match == "strict" else {"severity": WARN}
-    where = "qualified" if chosen else "built"
-    yield Finding(
-        "security.environment_match", not found, f"the environment it was {where} in",
-        "; ".join(found) or "the same", **severity,
-    )  # fmt: skip
+        found = differences(case.package.environment, here)
+    expected = f"the environment it was {'qualified' if chosen else 'built'} in"
+    severity = REFUSE if case.policy.document.security.environment_match == "strict" else WARN
+    got = "; ".join(found) or "the same"
+    yield Finding("security.environment_match", not found, expected, got, severity)
 
 
 # -- devices and audit ----------------------------------------------------------------------------
@@ -310,7 +318,10 @@ def _one_of(words: tuple[str, ...]) -> str:
     return f"one of {', '.join(words)}" if words else "none at all"
 
 
-_RULES: Final[tuple[Callable[[_Case], Iterator[Finding]], ...]] = (
-    _signature, _runtime, _precision, _compile_at_load, _input_validation, _memory_isolation,
-    _allowed_packages, _rollback, _immutable, _approvals, _qualification, _devices, _audit,
+_NOT_JUDGED: Final = "not judged: no node to judge it on (this install has no backend)"
+_Rule = Callable[[_Case], Iterator[Finding]]
+_RULES: Final[tuple[_Rule, ...]] = (
+    _signature, _precision, _compile_at_load, _input_validation, _allowed_packages, _rollback, _immutable,
+    _approvals, _qualification,
 )  # fmt: skip
+_NODE_RULES: Final[tuple[_Rule, ...]] = (_runtime, _environment, _memory_isolation, _devices, _audit)

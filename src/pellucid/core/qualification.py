@@ -50,17 +50,18 @@ def _short(value: Any, other: Any) -> str:
 
 
 def matching_qualification(
-    package: TrustedPackage, environment: Mapping[str, Any]
+    package: TrustedPackage, environment: Mapping[str, Any] | None
 ) -> tuple[Qualification | None, list[str]]:
     """The qualification that fits this environment best, and what still differs.
 
-    A qualification that did not pass is chosen only when no other fits as well.
+    A qualification that did not pass is chosen only when no other fits as well. Without an environment
+    every one fits.
     """
     threads = package.recipe.get("threads")
     best: tuple[Qualification | None, list[str]] = (None, [])
     for candidate in package.qualifications:
         measured = candidate.predicate["environment"]
-        found = differences(measured, environment)
+        found = differences(measured, environment) if environment is not None else []
         if "threads" in measured and measured["threads"] != threads:
             found.append(f"threads {measured['threads']!r:.20} there, {threads!r:.20} here")
         if best[0] is None or _rank(candidate, found) < _rank(best[0], best[1]):

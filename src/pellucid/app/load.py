@@ -1,0 +1,231 @@
+"""Packages, plugged together: find, verify, judge, admit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pellucid.core.digest import parse_digest
+from pellucid.core.dsse import parse_bundle
+from pellucid.core.finding import Verdict
+from pellucid.core.manifest import parse_manifest
+from pellucid.core.package import (
+    MANIFEST,
+    SIGNATURE,
+    PackageFiles,
+)
+from pellucid.core.policy import DeviceFacts, History, NodeFacts, Policy, evaluate, parse_policy
+from pellucid.core.statement import parse_statement
+from pellucid.core.trust import TrustedPackage, TrustRoot, verify_package
+from pellucid.errors import (
+    MissingExtraError,
+    NotFoundError,
+    PellucidError,
+    UsageError,
+)
+from pellucid.guardian.open import open_package
+
+if TYPE_CHECKING:
+    from pellucid.app.site import Site
+    from pellucid.guardian.admit import Admitted, Guardian
+    from pellucid.ports import EventRecorder
+
+SUFFIX: Final = ".tar.gz"
+LOG_SCHEMES: Final = ("stdout",)  # where serving can write the operators' log
+_VENDORS: Final = ("AMD", "Intel", "NVIDIA", "ARM", "Apple")
+
+
+# -- verify and judge -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A verified package, and the policy's verdict when one was asked for."""
+
+    package: TrustedPackage
+    verdict: Verdict | None
+
+
+def verify(
+    site: Site | None, path: Path, *, trust: TrustRoot | None = None, policy: Policy | None = None
+) -> Checked:
+    """Verify a package, and judge it where there is a policy; nothing is loaded or recorded.
+
+    Args:
+        site: Gives trust, policy and history unless they are given.
+        path: Archive or unpacked folder.
+
+    Raises:
+        UsageError: Neither a site nor a trust.
+        VerificationError: Signature, digests or shape do not hold.
+    """
+    if trust is None:
+        if site is None:
+            raise UsageError("trust: expected --trust DIR or a site, got neither")
+        trust = site.trust()
+    package = verify_package(open_package(path), trust)
+    if policy is None and site is not None:
+        policy = site_policy(site)
+    if policy is None:
+        return Checked(package, None)
+    history = history_for(site, package.name) if site is not None else History()
+    return Checked(package, evaluate(policy, package, node_here(package.manifest.backend), history))
+
+
+def site_policy(site: Site) -> Policy:
+    """The site's policy."""
+    return parse_policy(site.policy_bytes())
+
+
+def history_for(site: Site, name: str) -> History:
+    """What the site's ledger says was admitted under a model's name; empty before its first entry."""
+    from pellucid.app.ledger import open_ledger
+    from pellucid.registry.admitted import history_of
+
+    try:
+        with contextlib.closing(open_ledger(site)) as ledger:
+            return history_of(ledger.reader, name)
+    except NotFoundError:
+        return History()
+
+
+def node_here(backend: str) -> NodeFacts:
+    """What this machine says of itself; without the backend's library the environment is unknown."""
+    from pellucid.app.build import backend_for
+
+    try:
+        return node_facts(backend_for(backend).environment())
+    except MissingExtraError:
+        return NodeFacts(None, now_ns=time.time_ns())
+
+
+def node_facts(environment: dict[str, Any], engines: int = 0) -> NodeFacts:
+    """Facts of this node, around the environment that a backend reports."""
+    device = environment.get("device")
+    devices = (_device_facts(device, engines),) if isinstance(device, dict) else ()
+    return NodeFacts(environment, devices, LOG_SCHEMES, memory_isolation(), time.time_ns())
+
+
+def _device_facts(device: dict[str, Any], engines: int) -> DeviceFacts:
+    name = str(device.get("name", ""))
+    vendor = next((word for word in _VENDORS if word.casefold() in name.casefold()), "")
+    return DeviceFacts(str(device.get("kind", "")), vendor, name, engines=engines)
+
+
+def memory_isolation(root: Path = Path("/sys/class/iommu")) -> tuple[str, ...]:
+    """Isolation units the kernel has switched on."""
+    try:
+        units = os.listdir(root)
+    except OSError:
+        return ()
+    words = ["smmu_enabled"] if any(unit.startswith(("smmu", "arm-smmu")) for unit in units) else []
+    return (*words, "iommu_enabled") if units else ()
+
+
+# -- admit ----------------------------------------------------------------------------------------
+
+
+def admit(site: Site, path: Path, recorder: EventRecorder) -> Admitted:
+    """Admit one package: verified, judged, golden inputs run, recorded.
+
+    Raises:
+        VerificationError, PolicyDeniedError: Refused, and recorded as refused.
+    """
+    return guardian(site, recorder).admit(open_package(path))
+
+
+def guardian(site: Site, recorder: EventRecorder) -> Guardian:
+    """The site's guardian; keep one per serving process."""
+    from pellucid.app.build import backend_for
+    from pellucid.guardian.admit import Guardian
+
+    return Guardian(
+        policy=site_policy(site),
+        trust=site.trust(),
+        backend_for=backend_for,
+        recorder=recorder,
+        history=lambda name: history_for(site, name),
+        node=node_facts,
+    )
+
+
+# -- find -----------------------------------------------------------------------------------------
+
+
+class FolderOpener:
+    """Finds packages of one folder: by package digest, by ``name:version``, or by path.
+
+    What it finds is a candidate; whoever opens it verifies it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def open(self, reference: str) -> PackageFiles:
+        """Files of a package.
+
+        Raises:
+            NotFoundError: Nothing in the folder answers to it.
+        """
+        if reference.startswith("sha256:"):
+            return self._by_digest(reference)
+        if "/" not in reference and ":" in reference:
+            return self._by_name(reference)
+        for path in (Path(reference), self._folder / reference, self._folder / (reference + SUFFIX)):
+            if path.exists():
+                return open_package(path)
+        raise self._missing(reference)
+
+    def _by_digest(self, digest: str) -> PackageFiles:
+        parse_digest(digest)
+        for files in self._candidates("*"):
+            if claimed_digest(files) == digest:
+                return files
+        raise self._missing(digest)
+
+    def _by_name(self, reference: str) -> PackageFiles:
+        name, _, version = reference.partition(":")
+        for files in self._candidates("*"):
+            try:
+                manifest = parse_manifest(files.files.get(MANIFEST, b""))
+            except PellucidError:
+                continue
+            if (manifest.name, manifest.version) == (name, version) and SIGNATURE in files.files:
+                return files
+        raise self._missing(reference)
+
+    def _candidates(self, pattern: str) -> Iterator[PackageFiles]:
+        for path in sorted(self._folder.glob(pattern)):
+            if path.is_dir() or path.name.endswith(SUFFIX):
+                # a broken neighbour must not hide the package that was asked for
+                with contextlib.suppress(PellucidError):
+                    yield open_package(path)
+
+    def _missing(self, reference: str) -> NotFoundError:
+        return NotFoundError(f"package: expected {reference!r:.120} in {self._folder}, got none")
+
+
+def claimed_digest(files: PackageFiles) -> str:
+    """Package digest that ``model.sig`` claims; unverified, only good for finding."""
+    try:
+        payload = parse_bundle(files.files.get(SIGNATURE, b"")).payload
+        return parse_statement(payload).subjects[0][1]
+    except PellucidError:
+        return ""
+
+
+def opener(site: Site) -> FolderOpener:
+    """Opens packages of the site's folder."""
+    return FolderOpener(site.packages_folder)
+
+
+def sign(site: Site, folder: Path) -> Path:
+    """Sign, pack and record a package folder; gives the archive. More of it: ``app.sign``."""
+    from pellucid.app.sign import sign_folder
+
+    return sign_folder(site, folder).archive

@@ -1,0 +1,98 @@
+"""``pellucid inspect``: what is inside a package, verified where there is a trust, and said so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pellucid.cli.output import emit, json_option, pairs, site_option, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pellucid.core.trust import TrustedPackage
+
+
+@click.command("inspect")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--trust", "trust_path", type=click.Path(path_type=Path, file_okay=False), default=None,
+              help="Folder with the keys to believe (default: the site's).")  # fmt: skip
+@site_option
+@json_option
+def command(path: Path, trust_path: Path | None, site_path: Path | None, as_json: bool) -> None:
+    """Show what is inside the package at PATH, after verifying it."""
+    from pellucid.app.load import verify
+    from pellucid.app.site import open_site, read_trust
+
+    trust = read_trust(trust_path) if trust_path is not None else open_site(site_path).trust()
+    package = verify(None, path, trust=trust).package
+    emit(_value(package), lambda console: _render(console, package), as_json=as_json)
+
+
+def _value(package: TrustedPackage) -> dict[str, Any]:
+    manifest = package.manifest
+    return {
+        "folder": package.folder, "package": package.digest, "archive": package.archive or None,
+        "name": package.name, "version": package.version, "previous": manifest.previous,
+        "created": manifest.created, "backend": manifest.backend, "target": manifest.target,
+        "signer": package.signer, "engine": package.engine_digest,
+        "files": [
+            {"path": f.path, "size": f.size, "digest": f.digest, "role": f.role} for f in manifest.files
+        ],
+        "recipe": package.recipe, "meaning": package.meaning, "metadata": package.metadata,
+        "facts": summarise(package.facts), "label_variance": package.label_variance,
+        "qualifications": [
+            {"path": q.path, "key": q.key, "passed": q.passed, "label": q.label, "predicate": q.predicate}
+            for q in package.qualifications
+        ],
+        "approvals": [
+            {"kind": a.kind, "role": a.role, "reason": a.reason, "approved": a.approved,
+             "expires": a.expires, "rolls_back_from": a.rolls_back_from, "key": a.key}
+            for a in package.approvals
+        ],
+        "findings": [finding.record() for finding in package.findings],
+    }  # fmt: skip
+
+
+def summarise(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts with long lists replaced by their length: the whole is in ``facts.json``."""
+    return {
+        key: f"{len(value)} items" if isinstance(value, list) and len(value) > 8 else value
+        for key, value in facts.items()
+    }
+
+
+def _render(console: Console, package: TrustedPackage) -> None:
+    value = _value(package)
+    head = ("package", "name", "version", "previous", "created", "backend", "target", "signer", "engine")
+    console.print(pairs(package.folder, [(key, value[key] or "-") for key in head]))
+    rows = [(f.role, f.path, f"{f.size:,}", f.digest[:19] + "...") for f in package.manifest.files]
+    console.print(table("Signed files", ("role", "path", "bytes", "digest"), rows))
+    for title in ("recipe", "meaning", "metadata", "facts"):
+        if value[title]:
+            console.print(pairs(title.capitalize(), [(k, _short(v)) for k, v in value[title].items()]))
+    _render_attestations(console, package)
+
+
+def _render_attestations(console: Console, package: TrustedPackage) -> None:
+    for q in package.qualifications:
+        accuracy = q.predicate["accuracy"]
+        rows = [("passed", q.passed), ("variance", q.label), ("key", q.key[:16])]
+        rows += [
+            (key, _short(accuracy[key])) for key in ("samples", "top1", "flips", "kl_mean") if key in accuracy
+        ]
+        console.print(pairs(f"Qualification {q.path}", rows))
+    if not package.qualifications:
+        console.print("Not qualified: no device measured it.")
+    approvals = [(a.kind, a.role, a.approved, a.reason) for a in package.approvals]
+    if approvals:
+        console.print(table("Approvals", ("kind", "role", "approved", "reason"), approvals))
+    for finding in package.findings:
+        console.print(f"note: {finding.text()}", markup=False)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,95 @@
+"""``pellucid verify``: does a package hold, and what would the policy say? Loads and records nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pellucid.cli.output import emit, json_option, site_option, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pellucid.app.load import Checked
+    from pellucid.app.site import Site
+
+
+@click.command("verify")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--trust", "trust_path", type=click.Path(path_type=Path, file_okay=False), default=None,
+              help="Folder with the keys to believe (default: the site's).")  # fmt: skip
+@click.option("--policy", "policy_path", type=click.Path(path_type=Path, dir_okay=False), default=None,
+              help="Policy file (default: the site's; without a site, none).")  # fmt: skip
+@site_option
+@json_option
+def command(
+    path: Path, trust_path: Path | None, policy_path: Path | None, site_path: Path | None, as_json: bool
+) -> int:
+    """Verify a package at PATH (archive or folder): shape, signature, digests, attestations, policy.
+
+    Exit 0 it holds, 3 it does not hold, 4 the policy refuses it.
+    """
+    from pellucid.app.load import verify
+    from pellucid.app.site import read_file, read_trust
+    from pellucid.core.policy import parse_policy
+
+    site = _site(site_path, required=trust_path is None)
+    trust = read_trust(trust_path) if trust_path is not None else None
+    policy = parse_policy(read_file(policy_path, "policy")) if policy_path is not None else None
+    checked = verify(site, path, trust=trust, policy=policy)
+    allowed = checked.verdict is None or checked.verdict.allowed
+    emit(_value(checked), lambda console: _render(console, checked), as_json=as_json)
+    return 0 if allowed else 4
+
+
+def _site(path: Path | None, *, required: bool) -> Site | None:
+    from pellucid.app.site import open_site
+    from pellucid.errors import NotFoundError
+
+    if required or path is not None:
+        return open_site(path)
+    try:
+        return open_site(None)
+    except NotFoundError:
+        return None
+
+
+def _value(checked: Checked) -> dict[str, Any]:
+    package, verdict = checked.package, checked.verdict
+    findings = verdict.findings if verdict else package.findings
+    return {
+        "package": package.digest, "folder": package.folder, "name": package.name,
+        "version": package.version, "signer": package.signer, "engine": package.engine_digest,
+        "policy": verdict.policy_digest if verdict else None,
+        "allowed": verdict.allowed if verdict else None,
+        "findings": [finding.record() for finding in findings],
+    }  # fmt: skip
+
+
+def _render(console: Console, checked: Checked) -> None:
+    from rich.text import Text
+
+    package, verdict = checked.package, checked.verdict
+    console.print(Text(f"{package.folder} holds: every byte is signed by key {package.signer[:16]}", "green"))
+    console.print(f"package {package.digest}", markup=False)
+    findings = verdict.findings if verdict else package.findings
+    if findings:
+        rows = [(_mark(f.passed, f.refuses), f.rule, f.expected, f.got) for f in findings]
+        console.print(table("", ("", "rule", "expected", "got"), rows))
+    if verdict is None:
+        console.print("No policy was given, so nothing was judged.")
+    elif verdict.allowed:
+        console.print(Text(f"Policy {verdict.policy!r} allows it.", "green"))
+    else:
+        text = f"Policy {verdict.policy!r} refuses it: {len(verdict.failed)} of {len(findings)} rules failed."
+        console.print(Text(text, "bold red"))
+
+
+def _mark(passed: bool, refuses: bool) -> Any:
+    from rich.text import Text
+
+    if passed:
+        return Text("ok", "green")
+    return Text("refused", "bold red") if refuses else Text("note", "yellow")
