@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pellucid.core.digest import parse_digest
-from pellucid.core.dsse import parse_bundle
+from pellucid.app.packages import FolderOpener, history_for
 from pellucid.core.finding import Verdict
-from pellucid.core.manifest import parse_manifest
-from pellucid.core.package import (
-    MANIFEST,
-    SIGNATURE,
-    PackageFiles,
-)
 from pellucid.core.policy import DeviceFacts, History, NodeFacts, Policy, evaluate, parse_policy
-from pellucid.core.statement import parse_statement
 from pellucid.core.trust import TrustedPackage, TrustRoot, verify_package
-from pellucid.errors import (
-    MissingExtraError,
-    NotFoundError,
-    PellucidError,
-    UsageError,
-)
+from pellucid.errors import MissingExtraError, UsageError
 from pellucid.guardian.open import open_package
 
 if TYPE_CHECKING:
@@ -35,7 +20,6 @@ if TYPE_CHECKING:
     from pellucid.guardian.admit import Admitted, Guardian
     from pellucid.ports import EventRecorder
 
-SUFFIX: Final = ".tar.gz"
 LOG_SCHEMES: Final = ("stdout",)  # where serving can write the operators' log
 _VENDORS: Final = ("AMD", "Intel", "NVIDIA", "ARM", "Apple")
 
@@ -80,18 +64,6 @@ def verify(
 def site_policy(site: Site) -> Policy:
     """The site's policy."""
     return parse_policy(site.policy_bytes())
-
-
-def history_for(site: Site, name: str) -> History:
-    """What the site's ledger says was admitted under a model's name; empty before its first entry."""
-    from pellucid.app.ledger import open_ledger
-    from pellucid.registry.admitted import history_of
-
-    try:
-        with contextlib.closing(open_ledger(site)) as ledger:
-            return history_of(ledger.reader, name)
-    except NotFoundError:
-        return History()
 
 
 def node_here(backend: str) -> NodeFacts:
@@ -152,71 +124,6 @@ def guardian(site: Site, recorder: EventRecorder) -> Guardian:
         history=lambda name: history_for(site, name),
         node=node_facts,
     )
-
-
-# -- find -----------------------------------------------------------------------------------------
-
-
-class FolderOpener:
-    """Finds packages of one folder: by package digest, by ``name:version``, or by path.
-
-    What it finds is a candidate; whoever opens it verifies it.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def open(self, reference: str) -> PackageFiles:
-        """Files of a package.
-
-        Raises:
-            NotFoundError: Nothing in the folder answers to it.
-        """
-        if reference.startswith("sha256:"):
-            return self._by_digest(reference)
-        if "/" not in reference and ":" in reference:
-            return self._by_name(reference)
-        for path in (Path(reference), self._folder / reference, self._folder / (reference + SUFFIX)):
-            if path.exists():
-                return open_package(path)
-        raise self._missing(reference)
-
-    def _by_digest(self, digest: str) -> PackageFiles:
-        parse_digest(digest)
-        for files in self._candidates("*"):
-            if claimed_digest(files) == digest:
-                return files
-        raise self._missing(digest)
-
-    def _by_name(self, reference: str) -> PackageFiles:
-        name, _, version = reference.partition(":")
-        for files in self._candidates("*"):
-            try:
-                manifest = parse_manifest(files.files.get(MANIFEST, b""))
-            except PellucidError:
-                continue
-            if (manifest.name, manifest.version) == (name, version) and SIGNATURE in files.files:
-                return files
-        raise self._missing(reference)
-
-    def _candidates(self, pattern: str) -> Iterator[PackageFiles]:
-        for path in sorted(self._folder.glob(pattern)):
-            if path.is_dir() or path.name.endswith(SUFFIX):
-                # a broken neighbour must not hide the package that was asked for
-                with contextlib.suppress(PellucidError):
-                    yield open_package(path)
-
-    def _missing(self, reference: str) -> NotFoundError:
-        return NotFoundError(f"package: expected {reference!r:.120} in {self._folder}, got none")
-
-
-def claimed_digest(files: PackageFiles) -> str:
-    """Package digest that ``model.sig`` claims; unverified, only good for finding."""
-    try:
-        payload = parse_bundle(files.files.get(SIGNATURE, b"")).payload
-        return parse_statement(payload).subjects[0][1]
-    except PellucidError:
-        return ""
 
 
 def opener(site: Site) -> FolderOpener:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pellucid.app.load import SUFFIX, claimed_digest, history_for
+from pellucid.app.packages import SUFFIX, claimed_digest, history_for
 from pellucid.core.approval import Approval, approval_statement
 from pellucid.core.archive import write_archive
 from pellucid.core.digest import sha256
