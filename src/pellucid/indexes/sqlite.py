@@ -72,14 +72,10 @@ class SqliteIndex:
             raise FormatError(f"index: expected entry {self.position():,} next, got {start:,}")
         rows = [_row(start + offset, each) for offset, each in enumerate(formed)]
         marks = ", ".join("?" * 13)
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._db:  # all or nothing
+            self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(f"INSERT OR REPLACE INTO rows VALUES ({marks})", rows)  # noqa: S608
             self._db.execute("UPDATE position SET next = max(next, ?)", (start + len(rows),))
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
 
     def find(self, query: Query) -> list[Found]:
         """Rows that match every field given, newest first by default."""
@@ -113,10 +109,10 @@ class SqliteIndex:
 
     def clear(self) -> None:
         """Drop everything; feed it again from entry 0."""
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute("DELETE FROM rows")
-        self._db.execute("UPDATE position SET next = 0")
-        self._db.execute("COMMIT")
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM rows")
+            self._db.execute("UPDATE position SET next = 0")
 
     def close(self) -> None:
         self._db.close()

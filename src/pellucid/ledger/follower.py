@@ -7,7 +7,7 @@ from the tiles and the vault, at the next step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from pellucid.core.entry import Formed, parse_entry
 from pellucid.errors import PellucidError
@@ -18,12 +18,6 @@ CHUNK: Final = 1024  # entries fed at once when a follower is behind
 ERASED_TO_EVERY: Final = 65_536  # how much is scanned again after a crash, at most
 
 Entries = Callable[[int, int], Sequence[bytes]]
-
-
-class Forgets(Protocol):
-    """A follower that can drop what it has about a person."""
-
-    def forget(self, key: str) -> None: ...
 
 
 def form_again(raw: bytes, vault: Vault) -> Formed:
@@ -68,14 +62,17 @@ class Followers:
             follower.apply(position, [form_again(raw, self._vault) for raw in self._entries(position, stop)])
             position = stop
 
-    def forget(self, keys: Sequence[str]) -> bool:
-        """Tell all to drop what they have of these entries; false if one could not."""
-        done = True
+    def forget_erased(self) -> None:
+        """Tell each to drop what it has of erased entries, from where it was last told."""
         for name, follower in self._followers.items():
             drop = getattr(follower, "forget", None)
-            for key in keys if drop is not None else ():
-                done = self._guard(name, lambda drop=drop, key=key: drop(key), lags=False) and done  # type: ignore[misc]
-        return done
+            if drop is not None:
+                self._guard(name, lambda name=name, drop=drop: self._tell(name, drop), lags=False)  # type: ignore[misc]
+
+    def _tell(self, name: str, drop: Callable[[str], None]) -> None:
+        for seq, key in self._vault.forgotten_since(self._vault.get_meta(f"told:{name}")):
+            drop(key)
+            self._vault.put_meta(f"told:{name}", seq)
 
     def _guard(self, name: str, step: Callable[[], None], *, lags: bool = True) -> bool:
         try:
@@ -120,9 +117,7 @@ class Eraser:
 
     def finish(self) -> None:
         """Tell followers, and empty the write-ahead log, as far as that was not possible before."""
-        untold = self._vault.untold()
-        if untold and self._followers.forget(untold):
-            self._vault.mark_told(untold)
+        self._followers.forget_erased()
         if self._vault.wants_truncation:
             self._vault.truncate()
 

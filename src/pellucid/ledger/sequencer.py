@@ -178,6 +178,7 @@ class Sequencer:
             UnavailableError: Another sequencer holds the lock, or a disk is full; try again.
             LedgerHaltedError: Something is not as it was committed.
         """
+        done = False
         try:
             opened = self._open()
             count = self._integrate(opened)
@@ -187,9 +188,10 @@ class Sequencer:
             if not count:
                 opened.eraser.finish()
             self._tidy(opened)
-        except BaseException:
-            self._drop()
-            raise
+            done = True
+        finally:
+            if not done:
+                self._drop()
         return count
 
     def _integrate(self, opened: _Opened) -> int:

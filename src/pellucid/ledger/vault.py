@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +29,7 @@ CREATE INDEX IF NOT EXISTS entries_subject ON entries (subject) WHERE subject IS
 CREATE TABLE IF NOT EXISTS subjects (subject TEXT PRIMARY KEY, key BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS erased (
   key TEXT NOT NULL, row INTEGER NOT NULL, by TEXT NOT NULL, PRIMARY KEY (key, row)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS untold (key TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS forgotten (seq INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 """
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -157,7 +157,7 @@ class Vault:
     def truncate(self) -> bool:
         """Empty the write-ahead log; false while another process still reads from it (try again)."""
         busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        self._put_meta("untruncated", int(busy))
+        self.put_meta("untruncated", int(busy))
         return not busy
 
     @property
@@ -165,14 +165,11 @@ class Vault:
         """True if erased bytes may still lie in the write-ahead log."""
         return bool(self.get_meta("untruncated"))
 
-    def untold(self) -> list[str]:
-        """Erased entries that followers were not told about yet."""
-        return [key for (key,) in self._db.execute("SELECT key FROM untold ORDER BY key")]
-
-    def mark_told(self, keys: Iterable[str]) -> None:
-        """Followers have dropped what they had of these."""
-        with transaction(self._db) as db:
-            db.executemany("DELETE FROM untold WHERE key=?", [(key,) for key in keys])
+    def forgotten_since(self, seq: int) -> list[tuple[int, str]]:
+        """Erased entries that a follower was not told about yet, each with its number."""
+        return self._db.execute(
+            "SELECT seq, key FROM forgotten WHERE seq > ? ORDER BY seq", (seq,)
+        ).fetchall()
 
     # -- small numbers
 
@@ -180,7 +177,7 @@ class Vault:
         row = self._db.execute("SELECT value FROM meta WHERE name=?", (name,)).fetchone()
         return row[0] if row else 0
 
-    def _put_meta(self, name: str, value: int) -> None:
+    def put_meta(self, name: str, value: int) -> None:
         if self.get_meta(name) != value:
             self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
@@ -191,7 +188,7 @@ class Vault:
 
     @erased_to.setter
     def erased_to(self, index: int) -> None:
-        self._put_meta("erased_to", index)
+        self.put_meta("erased_to", index)
 
     def close(self) -> None:
         self._db.close()
@@ -199,7 +196,8 @@ class Vault:
 
 def _mark_erased(db: sqlite3.Connection, key: str, row: int, by: str) -> None:
     db.execute("INSERT OR IGNORE INTO erased VALUES (?, ?, ?)", (key, row, by))
-    db.execute("INSERT OR IGNORE INTO untold VALUES (?)", (key,))
+    # again, behind the others: a second row of the same entry is news for followers
+    db.execute("INSERT OR REPLACE INTO forgotten (key) VALUES (?)", (key,))
 
 
 def _fill(opening: Opening, subject_key: bytes, key: str) -> Opening:

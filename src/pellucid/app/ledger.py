@@ -1,0 +1,228 @@
+"""Furnishes the ledger room of a site: who writes, who integrates, who reads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pellucid import __version__, schemes
+from pellucid.app.clock import SystemClock
+from pellucid.app.site import Site, read_file
+from pellucid.core.digest import sha256
+from pellucid.errors import NotFoundError, UnavailableError
+from pellucid.ledger.epoch import next_epoch
+from pellucid.ledger.reader import LedgerReader
+from pellucid.ledger.recorder import (
+    DoorRecorder,
+    JournalRecorder,
+    NothingRecorder,
+    RecorderLimits,
+    open_board,
+)
+from pellucid.ledger.sequencer import POLL_S, Sequencer
+from pellucid.ledger.state import State
+from pellucid.ledger.vault import Vault
+from pellucid.ports import Follower, Index, Store
+
+WAIT_S: Final = 30.0  # limit: how long a command waits for a running sequencer
+NICE: Final = 10  # serving goes first
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """A site's ledger, open for reading. ``close`` it, or use ``contextlib.closing``."""
+
+    reader: LedgerReader
+    vault: Vault
+    index: Index
+    store: Store
+
+    def close(self) -> None:
+        self.vault.close()
+        self.index.close()
+
+
+def ledger_vkey(site: Site) -> str:
+    """Verifier key of the site's log, from its trust folder."""
+    return read_file(site.trust_folder / "log.vkey", "log.vkey").decode("ascii", "replace").strip()
+
+
+def open_ledger(site: Site) -> Ledger:
+    """Open the ledger for reading; nothing is integrated by it.
+
+    Raises:
+        NotFoundError: The site has no ledger folder.
+    """
+    folder = site.ledger_folder
+    if not folder.is_dir():
+        raise NotFoundError(f"ledger: expected a folder at {folder}, got none")
+    store, vault, index = _store(folder), Vault(folder / "vault.db"), _index(site)
+    return Ledger(LedgerReader(store, index, vault, ledger_vkey(site)), vault, index, store)
+
+
+def _store(folder: Path) -> Store:
+    store: Store = schemes.from_uri("store", f"file:{folder}")
+    return store
+
+
+def _index(site: Site) -> Index:
+    scheme, _, rest = site.config.ledger.index.partition(":")
+    uri = f"{scheme}:{site.ledger_folder / rest}" if scheme == "sqlite" else site.config.ledger.index
+    index: Index = schemes.from_uri("index", uri)
+    return index
+
+
+def _sinks(site: Site) -> dict[str, Follower]:
+    """Sinks of the configuration; where none is said, positions lie in the ledger's folder."""
+    found: dict[str, Follower] = {}
+    for number, uri in enumerate(site.config.ledger.sinks):
+        scheme, _, rest = uri.partition(":")
+        if scheme == "file":
+            uri = f"file:{site.path(rest)}"
+        elif scheme == "stdout" and "position=" not in uri:
+            position = site.ledger_folder / f"sink-{number}.position"
+            uri = f"{uri}{'&' if '?' in uri else '?'}position={position}"
+        found[uri.partition("?")[0] + f"#{number}"] = schemes.from_uri("sink", uri)
+    return found
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def record_event(
+    site: Site, kind: str, data: dict[str, Any], personal: Mapping[str, str] | None = None
+) -> str:
+    """Record an event durably and return its key; integrated at once if no sequencer runs."""
+    site.ledger_folder.mkdir(parents=True, exist_ok=True)
+    with DoorRecorder(site.ledger_folder, site.config.site.node, clock=SystemClock()) as recorder:
+        key = recorder.event(kind, data, personal)
+    integrate(site)
+    return key
+
+
+def _limits(site: Site) -> RecorderLimits:
+    ledger = site.config.ledger
+    return RecorderLimits(
+        flush_s=ledger.flush_ms / 1000, in_flight_max=ledger.in_flight_max,
+        backlog_max_bytes=ledger.backlog_max_bytes,
+        rotate_s=ledger.rotate_s, rotate_bytes=ledger.rotate_bytes,
+    )  # fmt: skip
+
+
+def start_recorder(site: Site, worker: int = 0, *, workers: int = 1) -> JournalRecorder | NothingRecorder:
+    """Begin a worker's part of a new epoch: board, journal, ``epoch`` entry."""
+    folder, node, clock, limits = site.ledger_folder, site.config.site.node, SystemClock(), _limits(site)
+    facts = {"config": site.config_digest, "policy": sha256(site.policy_bytes())}
+    with next_epoch(folder) as epoch:
+        source = f"{node}/{epoch}/{worker}"
+        board = open_board(folder, source, limits=limits, clock=clock)
+    mode = site.config.ledger.record
+    recorder = JournalRecorder(
+        folder, source, clock=clock, mode="journaled" if mode == NothingRecorder.mode else mode,
+        limits=limits, facts=facts, board=board,
+    )  # fmt: skip
+    opened = {"epoch": epoch, "phase": "open", "record": mode, "version": __version__, "worker": worker}
+    recorder.event("epoch", opened | facts | {"workers": workers})
+    return NothingRecorder(recorder) if mode == NothingRecorder.mode else recorder
+
+
+# -- integrating ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_sequencer(site: Site, *, sinks: bool = True) -> Iterator[Sequencer]:
+    """The site's sequencer, with index and sinks as followers."""
+    folder, origin = site.ledger_folder, site.config.ledger.origin
+    folder.mkdir(parents=True, exist_ok=True)
+    state, vault, index = State(folder / "state.db", origin), Vault(folder / "vault.db"), _index(site)
+    followers: dict[str, Follower] = {"index": index, **(_sinks(site) if sinks else {})}
+    sequencer = Sequencer(
+        folder=folder, node=site.config.site.node, origin=origin, store=_store(folder), state=state,
+        vault=vault, signer=site.signer("log"), clock=SystemClock(), followers=followers,
+        interval_s=site.config.ledger.checkpoint_ms / 1000,
+    )  # fmt: skip
+    try:
+        yield sequencer
+    finally:
+        sequencer.close()
+        state.close()
+        vault.close()
+        for follower in followers.values():
+            follower.close()  # type: ignore[attr-defined]
+
+
+def integrate(site: Site) -> int:
+    """Integrate what is recorded; 0 at once where a sequencer runs and does it.
+
+    Sinks are left to the running sequencer: a command's standard output is its own.
+    """
+    with open_sequencer(site, sinks=False) as sequencer:
+        try:
+            return sequencer.drain()
+        except UnavailableError:
+            if _is_held(site):
+                return 0
+            raise
+
+
+def _is_held(site: Site) -> bool:
+    from pellucid.ledger.sequencer import Lock
+
+    try:
+        Lock(site.ledger_folder / "lock").release()
+    except UnavailableError:
+        return True
+    return False
+
+
+def wait_integrated(site: Site, key: str, *, timeout_s: float = WAIT_S) -> int:
+    """Index of an entry once it is integrated: by us, or by the sequencer that runs.
+
+    Raises:
+        UnavailableError: It was not within the time.
+    """
+    clock = SystemClock()
+    limit_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
+    while True:
+        integrate(site)
+        ledger = open_ledger(site)
+        try:
+            return ledger.reader.locate(key)
+        except NotFoundError:
+            if clock.monotonic_ns() > limit_ns:
+                raise UnavailableError(
+                    f"entry {key}: expected it integrated within {timeout_s:g} s"
+                ) from None
+        finally:
+            ledger.close()
+        clock.wait(POLL_S)
+
+
+def sequencer_command(site: Site) -> list[str]:
+    """Command line of the sequencer's own process; it ends when its standard input closes."""
+    return [sys.executable, "-m", "pellucid", "ledger", "sequence", "--site", str(site.root)]
+
+
+def run_sequencer(site: Site, *, stop_when_parent_closes_stdin: bool = True) -> None:
+    """Integrate until asked to stop (SIGTERM, SIGINT, or the parent is gone), then what is left."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    if stop_when_parent_closes_stdin:
+        threading.Thread(target=_wait_for_parent, args=(stop,), daemon=True).start()
+    os.nice(NICE)
+    with open_sequencer(site) as sequencer:
+        sequencer.run(stop)
+
+
+def _wait_for_parent(stop: threading.Event) -> None:
+    while os.read(0, 4096):
+        continue
+    stop.set()
