@@ -32,7 +32,13 @@ def decide(decision: Mapping[str, Any], row: Sequence[Tensor]) -> tuple[str, str
     """
     if not decision:
         return None, None
-    scores = _scores(decision["output"], row)
+    try:
+        return _decide(decision, _scores(decision["output"], row))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"meaning: expected a decision of a known kind, got {error!r:.80}") from None
+
+
+def _decide(decision: Mapping[str, Any], scores: list[float]) -> tuple[str, str] | tuple[None, None]:
     if not all(map(math.isfinite, scores)):
         return None, None
     labels = decision["labels"]
@@ -41,6 +47,8 @@ def decide(decision: Mapping[str, Any], row: Sequence[Tensor]) -> tuple[str, str
             raise FormatError(f"meaning: expected {len(scores)} labels, got {len(labels)}")
         best = max(scores)
         return labels[scores.index(best)], f"{best:.6f}"
+    if decision["kind"] != "threshold":
+        raise FormatError(f"meaning: expected argmax or threshold, got {decision['kind']!r:.40}")
     if not 0 <= decision["column"] < len(scores) or len(labels) != 2:
         raise FormatError("meaning: expected a column of the output and two labels, got others")
     score = scores[decision["column"]]
