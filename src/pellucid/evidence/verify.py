@@ -1214,6 +1214,9 @@ def check_load(bundle: Bundle, call: Entry) -> None:
     for name in ("environment", "policy"):
         if name in call.data and name in load.data and load.data[name] != call.data[name]:
             fail(load.place, f"was loaded under another {name} than the call says")
+    facts = load.data.get("environment_facts")
+    if facts is not None and load.data["environment"] != sha256(canonical(facts)):
+        fail(load.place, "its environment is not the one of its digest")
     bundle.report.hold(f"{load.place}: the engine was admitted on {load.time}, before the call")
 
 
