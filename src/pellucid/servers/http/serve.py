@@ -30,7 +30,7 @@ _FAULT: Final = b'{"error": "server: expected an answer, got a fault of its own"
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Listening socket; port 0 takes any free one.
+    """Bound socket, not yet listening; port 0 takes any free one.
 
     Raises:
         UnavailableError: The address is taken or not ours.
@@ -46,7 +46,6 @@ def bind(host: str, port: int) -> socket.socket:
             f"server: expected to listen on {host}:{port}, got {error.strerror or error}",
             hint="choose another port with --port; 0 takes a free one",
         ) from error
-    listener.listen(BACKLOG)
     listener.set_inheritable(False)
     return listener
 

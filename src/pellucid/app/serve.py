@@ -1,0 +1,249 @@
+"""The serving process, furnished: ledger, sequencer, guardian, pool, door; and the order of a stop.
+
+Start: socket bound -> what a dead server left is closed -> epoch opened -> packages admitted and
+warm -> door open. Stop: door shut -> calls in flight answered -> epoch closed -> sequencer drains.
+A kill between any two leaves open numbers on the board and a journal; the next start closes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before anything can import onnxruntime
+
+from pellucid.app.clock import SystemClock
+from pellucid.app.supervisor import Supervisor
+from pellucid.errors import NotFoundError, PellucidError, UnavailableError
+
+if TYPE_CHECKING:
+    from pellucid.app.site import Site
+    from pellucid.core.policy import Policy
+    from pellucid.guardian.admit import Admitted
+    from pellucid.ledger.recorder import JournalRecorder, NothingRecorder
+    from pellucid.serving.dataplane import Dataplane
+    from pellucid.serving.limits import Limits
+    from pellucid.serving.model import Model
+    from pellucid.serving.pool import Pool
+
+    SiteRecorder = JournalRecorder | NothingRecorder
+
+DRAIN_S: Final = 30.0  # limit: calls in flight at a stop
+HISTORY_S: Final = 30.0  # limit: what a dead server left is integrated before anything is admitted
+SEQUENCER_DRAIN_S: Final = 120.0  # limit: what the journal holds at a stop
+PLATFORMS: Final = {"onnxruntime": "onnx_onnxv1", "reference": "onnx_onnxv1", "tensorrt": "tensorrt_plan"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What is served once the door is open."""
+
+    host: str
+    port: int
+    pid: int
+    source: str
+    models: list[str]
+    refused: list[str]
+    sequencer: int | None
+
+    def record(self) -> dict[str, Any]:
+        """As one line for machines."""
+        return {"ready": True} | {name: getattr(self, name) for name in self.__slots__}
+
+
+def serve(
+    site: Site,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    ready: Callable[[Ready], None],
+    report: Callable[[str], None],
+) -> None:
+    """Serve the site's models until SIGTERM or SIGINT.
+
+    Args:
+        host, port: Instead of the configuration's; port 0 takes any free one.
+        ready: Called once, when the door is open.
+        report: Gets lines for operators.
+
+    Raises:
+        UnavailableError: The address is taken.
+        PellucidError: No package was admitted; the last reason.
+    """
+    from pellucid.servers.http.serve import bind
+
+    settings = site.config.serving
+    listener = bind(host or settings.host, settings.port if port is None else port)
+    try:
+        _with_ledger(site, listener, ready, report)
+    finally:
+        listener.close()
+
+
+def _with_ledger(
+    site: Site, listener: socket.socket, ready: Callable[[Ready], None], report: Callable[[str], None]
+) -> None:
+    from pellucid.app.ledger import sequencer_command, start_recorder
+
+    def told(what: str, number: int) -> None:
+        if what == "ended":
+            report(f"sequencer ended with {number}: starting it again")
+
+    recorder = start_recorder(site)
+    supervisor = Supervisor(sequencer_command(site), told)
+    supervisor.start()
+    try:
+        _await_history(site, f"{recorder.source}/e1")
+        _serve(site, recorder, listener, supervisor, ready, report)
+    finally:
+        recorder.close()
+        if not supervisor.stop(SEQUENCER_DRAIN_S):
+            report(f"sequencer: expected to finish within {SEQUENCER_DRAIN_S:.0f} s, got stopped")
+
+
+def _await_history(site: Site, key: str) -> None:
+    """Wait until the ledger holds our epoch, and so everything before it: the guardian judges by it.
+
+    Raises:
+        UnavailableError: The sequencer does not work.
+    """
+    from pellucid.app.ledger import open_ledger
+
+    clock = SystemClock()
+    until = clock.monotonic_ns() + int(HISTORY_S * 1e9)
+    while clock.monotonic_ns() < until:
+        with contextlib.closing(open_ledger(site)) as ledger, contextlib.suppress(NotFoundError):
+            ledger.reader.locate(key)
+            return
+        clock.wait(0.02)
+    raise UnavailableError(
+        f"ledger: expected entry {key} within {HISTORY_S:.0f} s, got none: the sequencer does not run",
+        hint="see the messages above; try: pellucid ledger sequence",
+    )
+
+
+def _serve(
+    site: Site,
+    recorder: SiteRecorder,
+    listener: socket.socket,
+    supervisor: Supervisor,
+    ready: Callable[[Ready], None],
+    report: Callable[[str], None],
+) -> None:
+    from pellucid.servers.http.app import make_app
+    from pellucid.servers.http.serve import run
+
+    plane = make_plane(site, recorder, report)
+
+    def started() -> None:
+        host, port = listener.getsockname()[:2]
+        models = [f"{b.model.name}:{b.model.version}" for b in plane.pool.batchers()]
+        refused = list(plane.pool.missing)
+        ready(Ready(host, port, os.getpid(), recorder.source, models, refused, supervisor.pid))
+
+    gc.collect()
+    gc.freeze()  # what lives as long as the process is not looked at again
+    try:
+        run(
+            make_app(plane), listener, attach=plane.attach, started=started,
+            drain=lambda: plane.drain(DRAIN_S),
+        )  # fmt: skip
+    finally:
+        plane.pool.close()
+
+
+def make_plane(site: Site, recorder: SiteRecorder, report: Callable[[str], None]) -> Dataplane:
+    """Data plane over every package that the guardian admits.
+
+    Raises:
+        NotFoundError: The configuration names no package.
+        PellucidError: Every package was refused; the last reason.
+    """
+    from pellucid.serving.dataplane import Dataplane
+    from pellucid.serving.pool import Pool
+
+    limits, clock = _limits(site), SystemClock()
+    pool = Pool(recorder, clock=clock, limits=limits)
+    _admit_all(site, recorder, pool, report)
+    facts = {"config": site.config_digest}
+    return Dataplane(pool, recorder, clock=clock, limits=limits, node_facts=facts)
+
+
+def _limits(site: Site) -> Limits:
+    from pellucid.serving.limits import Limits
+
+    serving, ledger = site.config.serving, site.config.ledger
+    return Limits(
+        body_max_bytes=serving.body_max_bytes,
+        queue_max=serving.queue_max,
+        batch_delay_us=serving.batch_delay_us,
+        keep_outputs_max_bytes=ledger.keep_outputs_max_bytes,
+        refusals_per_s=float(ledger.refusals_per_s),
+        refusals_burst=10 * ledger.refusals_per_s,
+    )
+
+
+def _admit_all(site: Site, recorder: SiteRecorder, pool: Pool, report: Callable[[str], None]) -> None:
+    from pellucid.app.load import guardian, opener, site_policy
+
+    wanted = site.config.serving.models
+    if not wanted:
+        raise NotFoundError(
+            "serving.models: expected at least one package, got none",
+            hint="name packages in pellucid.toml, section [serving]",
+        )
+    gate, folder, policy = guardian(site, recorder), opener(site), site_policy(site)
+    last: PellucidError | None = None
+    for reference in wanted:
+        try:
+            path = site.path(reference)
+            admitted = gate.admit(folder.open(str(path) if path.exists() else reference))
+            pool.add(_model(site, policy, admitted))
+        except PellucidError as error:
+            last = error
+            pool.missing.append(reference)
+            report(f"{reference}: not served: {error.message}")
+    if last is not None and len(pool.missing) == len(wanted):
+        raise last
+
+
+def _model(site: Site, policy: Policy, admitted: Admitted) -> Model:
+    from pellucid.serving.model import Model
+
+    package, recipe = admitted.package, admitted.package.recipe
+    pinned = recipe.get("pinned_bucket")
+    # the strictest of recipe, configuration and policy wins
+    words = (recipe.get("nonfinite", "refuse"), site.config.serving.nonfinite, policy.nonfinite)
+    return Model(
+        package.name,
+        package.version,
+        admitted.session,
+        admitted.facts | {"config": site.config_digest},
+        _decision(package.meaning),
+        (pinned,) if pinned else tuple(recipe.get("buckets") or (1,)),
+        platform=PLATFORMS.get(package.manifest.backend, package.manifest.backend),
+        properties={
+            "package": package.digest,
+            "engine": package.engine_digest,
+            "label_variance": admitted.label_variance,
+        },
+        label_variance=admitted.label_variance,
+        allow_nonfinite=set(words) == {"allow"},
+    )
+
+
+def _decision(meaning: Mapping[str, Any]) -> Mapping[str, Any]:
+    decision = meaning.get("decision")
+    return decision if isinstance(decision, dict) else {}
+
+
+def print_report(line: str) -> None:
+    """Operators read stderr; stdout belongs to the structured log."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
