@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pellucid.core.entry import Entry, Formed, Opening, parse_entry
+from pellucid.core.entry import Entry, Formed, Opening, parse_trusted
 from pellucid.core.times import parse_time
 from pellucid.errors import FormatError, UnavailableError
 from pellucid.ports import Found, Query
@@ -119,7 +119,7 @@ class SqliteIndex:
 
 
 def _row(index: int, formed: Formed) -> tuple[Any, ...]:
-    entry = parse_entry(formed.entry)
+    entry = parse_trusted(formed.entry)
     data, said = entry.data, _said(formed.openings)
     label, confidence = _decision(formed.openings)
     return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from pellucid.core.entry import Formed, parse_entry
+from pellucid.core.entry import Formed, parse_trusted
 from pellucid.errors import PellucidError
 from pellucid.ledger.vault import Vault
 from pellucid.ports import Follower
@@ -22,7 +22,7 @@ Entries = Callable[[int, int], Sequence[bytes]]
 
 def form_again(raw: bytes, vault: Vault) -> Formed:
     """What the sequencer formed, from the leaf and what the vault still holds."""
-    entry = parse_entry(raw)
+    entry = parse_trusted(raw)
     return Formed(entry.id, entry.type, raw, vault.subject_of(entry.id), vault.openings(entry.id))
 
 
@@ -127,7 +127,7 @@ class Eraser:
 
     def _erase(self, formed: Formed) -> None:
         try:
-            data = parse_entry(formed.entry).data
+            data = parse_trusted(formed.entry).data
         except PellucidError:
             return  # not ours to judge here: fsck reports an entry that does not parse
         if formed.subject is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from pellucid.core.entry import Entry, Formed, Opening, parse_entry
+from pellucid.core.entry import Entry, Formed, Opening, parse_trusted
 from pellucid.errors import ConfigError, FormatError
 
 ALIASES: Final = {"execution_time_ms": "inference_time_ms"}
@@ -60,7 +60,7 @@ def format_line(index: int, formed: Formed, fields: Sequence[str]) -> str | None
     """
     if formed.type in SILENT:
         return None
-    entry = parse_entry(formed.entry)
+    entry = parse_trusted(formed.entry)
     values = _values(entry, formed.openings)
     chosen = {name: values.get(ALIASES.get(name, name)) for name in fields}
     if entry.type != "call":
