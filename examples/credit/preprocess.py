@@ -116,7 +116,8 @@ def _number(applicant: Mapping[str, str], column: str, unit: float) -> float:
         value = float(_field(applicant, column)) / unit
     except ValueError as error:
         raise ValueError(f"{column}: expected a number, got {applicant.get(column)!r:.80}") from error
-    return unpack("<f", pack("<f", value))[0]
+    (single,) = unpack("<f", pack("<f", value))
+    return float(single)
 
 
 def _one_of(applicant: Mapping[str, str], column: str, levels: tuple[str, ...]) -> list[float]:

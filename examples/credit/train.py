@@ -3,7 +3,7 @@
     python examples/credit/train.py --out DIR
 
 writes into DIR: model.onnx, validation.npz, meaning.json, preprocess.py, recipe.yaml: everything
-that ``pellucid build DIR/recipe.yaml`` reads.
+that ``pellucid build DIR/recipe.yaml`` reads; and applicants.csv, the applications kept apart.
 """
 
 from __future__ import annotations
@@ -117,6 +117,10 @@ def main() -> None:
     aside = [preprocess.slices(row) for row in held_out]
     slices = {name: np.array([row[name] for row in aside]) for name in aside[0]}
     np.savez(out / "validation.npz", features=values, labels=bad, **slices)
+    with (out / "applicants.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(held_out[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(held_out)
     (out / "meaning.json").write_text(json.dumps(meaning(), indent=1, sort_keys=True) + "\n")
     shutil.copyfile(HERE / "preprocess.py", out / "preprocess.py")
     shutil.copyfile(HERE / "recipe.yaml", out / "recipe.yaml")

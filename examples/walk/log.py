@@ -51,11 +51,11 @@ def read_log_of_any_size(ledger: Path) -> Entries:
     return entries
 
 
-def calls(ledger: Path, model: str) -> dict[str, dict[str, Any]]:
-    """Answered calls of a model: call key to the entry's data."""
+def calls(ledger: Path) -> dict[str, dict[str, Any]]:
+    """Answered calls: call key to the entry's data."""
     found = {}
-    for raw in read_log(ledger):
+    for raw in read_log(ledger) if (ledger / "checkpoint").is_file() else []:
         entry = json.loads(raw)
-        if entry["type"] == "call" and entry["data"].get("model") == model:
+        if entry["type"] == "call" and entry["data"]["outcome"] == "answered":
             found[entry["id"]] = entry["data"]
     return found

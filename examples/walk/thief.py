@@ -12,11 +12,11 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+from pellucid.core import canonical
+from pellucid.core.bundle import MANIFEST, SIGNATURE, read_container, seal
 from pellucid.core.checkpoint import Checkpoint, sign_checkpoint
 from pellucid.core.merkle.hashing import hash_leaf, root_of
 from pellucid.core.merkle.tile import TILE_WIDTH, encode_bundle, entries_path, grow_tiles
-from pellucid.core.note import format_vkey
-from pellucid.core.signature import raw_ed25519
 from pellucid.keys.file import FileKey
 from walk.log import Entries, bundle, position, published, read_log, read_log_of_any_size
 
@@ -75,16 +75,13 @@ def _nothing(*at: int) -> bytes:
 
 
 def sign_with_own_key(site: Path) -> None:
-    """Sign the rewritten tree with a key of the thief's, and plant that key in the site's trust."""
+    """Sign the rewritten tree with a key of the thief's: the log's is out of reach."""
     ledger = site / "ledger"
     origin = published(ledger).origin
     entries = read_log_of_any_size(ledger)
-    (site / "keys" / "log.key").unlink()
-    key = FileKey.generate(site / "keys" / "log.key", "ed25519")
+    key = FileKey.generate(site / "keys" / "thief.key", "ed25519")
     tree = Checkpoint(origin, len(entries), root_of([hash_leaf(entry) for entry in entries]))
     (ledger / "checkpoint").write_bytes(sign_checkpoint(tree, key))
-    vkey = format_vkey(origin, 1, raw_ed25519(key.public_pem()))
-    (site / "trust" / "log.vkey").write_text(vkey + "\n")
 
 
 def swap_outputs(first: str, second: str) -> Callable[[Entries], Entries]:
@@ -109,3 +106,13 @@ def without(key: str) -> Callable[[Entries], Entries]:
         return entries[:at] + entries[at + 1 :]
 
     return change
+
+
+def forge_bundle(raw: bytes, exporter: Path) -> bytes:
+    """Make 'refused' 'granted' in a bundle's opened output and sign the manifest again."""
+    members = read_container(raw)
+    created = canonical.decode(members.pop(MANIFEST))["created"]
+    del members[SIGNATURE]
+    for name in [name for name in members if name.startswith("openings/")]:
+        members[name] = members[name].replace(b'"label":"refused"', b'"label":"granted"')
+    return seal(members, created=created, signer=FileKey.from_uri(f"file:{exporter}"))
