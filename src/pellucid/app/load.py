@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pellucid.app.clock import SystemClock
 from pellucid.app.packages import FolderOpener, history_for
 from pellucid.core.finding import Verdict
 from pellucid.core.policy import DeviceFacts, History, NodeFacts, Policy, evaluate, parse_policy
@@ -73,14 +73,14 @@ def node_here(backend: str) -> NodeFacts:
     try:
         return node_facts(backend_for(backend).environment())
     except MissingExtraError:
-        return NodeFacts(None, now_ns=time.time_ns())
+        return NodeFacts(None, now_ns=SystemClock().now_ns())
 
 
 def node_facts(environment: dict[str, Any], engines: int = 0) -> NodeFacts:
     """Facts of this node, around the environment that a backend reports."""
     device = environment.get("device")
     devices = (_device_facts(device, engines),) if isinstance(device, dict) else ()
-    return NodeFacts(environment, devices, LOG_SCHEMES, memory_isolation(), time.time_ns())
+    return NodeFacts(environment, devices, LOG_SCHEMES, memory_isolation(), SystemClock().now_ns())
 
 
 def _device_facts(device: dict[str, Any], engines: int) -> DeviceFacts:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pellucid.app.clock import SystemClock
 from pellucid.app.packages import SUFFIX, claimed_digest, history_for
 from pellucid.core.approval import Approval, approval_statement
 from pellucid.core.archive import write_archive
@@ -145,7 +145,7 @@ def approve(
         )
     approval = Approval(
         kind, package.name, package.version, package.digest, role, reason,
-        format_time(time.time_ns()), expires, floor,
+        format_time(SystemClock().now_ns()), expires, floor,
     )  # fmt: skip
     raw = sign_bundle(PAYLOAD_TYPE, approval_statement(approval, package.folder), site.signer("approver"))
     name = f"approval-{kind}-{role}-{sha256(raw)[7:15]}"
