@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pellucid import schemes
 from pellucid.app.clock import SystemClock
+from pellucid.app.site import read_file
+from pellucid.errors import NotFoundError
 
 if TYPE_CHECKING:
     from pellucid.app.site import Site
     from pellucid.build.isolated import ChildIsolated
     from pellucid.build.job import BuildOutcome
+    from pellucid.build.qualify import Subject
+    from pellucid.core.trust import TrustedPackage
     from pellucid.ports import Backend
 
 
@@ -73,3 +78,117 @@ class _Recorder:
         from pellucid.app.ledger import record_event
 
         return record_event(self._site, kind, data, personal)
+
+
+@dataclass(frozen=True, slots=True)
+class Qualified:
+    """A qualification that stands beside its package now.
+
+    Attributes:
+        attestation: Digest of the signed bundle; member: its path in the package.
+        entry: Key of the ``qualification`` entry.
+    """
+
+    package: TrustedPackage
+    predicate: dict[str, Any]
+    member: str
+    attestation: str
+    entry: str
+
+    @property
+    def passed(self) -> bool:
+        return self.predicate["accuracy"]["passed"] is True
+
+
+def qualify(
+    site: Site, path: Path, data: Path | None = None, progress: Callable[[str], None] = lambda step: None
+) -> Qualified:
+    """Measure a signed package on this device, sign the result, put it beside the package, record it.
+
+    Args:
+        path: Archive or folder.
+        data: Validation file; by default the one of its name below the site's ``recipes``.
+
+    Raises:
+        VerificationError: The package does not hold, or the data are not those the build named.
+        NotFoundError: The recipe names validation data and they are not to be found.
+    """
+    from pellucid.app.sign import attach
+    from pellucid.build.qualify import qualify as measure
+    from pellucid.core.digest import sha256
+    from pellucid.core.dsse import sign_bundle
+    from pellucid.core.package import ATTESTATION_SUFFIX, ATTESTATIONS
+    from pellucid.core.statement import PAYLOAD_TYPE, QUALIFICATION, make_statement
+    from pellucid.core.trust import verify_package
+    from pellucid.guardian.open import open_package
+
+    package = verify_package(open_package(path), site.trust())
+    subject = _subject(site, package, data)
+    predicate = measure(subject, isolated(), SystemClock(), progress)
+    statement = make_statement([(package.folder, package.digest)], QUALIFICATION, predicate)
+    raw = sign_bundle(PAYLOAD_TYPE, statement, site.signer("qualifier"))
+    name = _attestation_name(package, predicate)
+    attach(path, name, raw)
+    entry = _Recorder(site).event(
+        "qualification",
+        {
+            "package": package.digest, "name": package.name, "version": package.version,
+            "engine": package.engine_digest, "label": predicate["variance"]["label"],
+            "passed": predicate["accuracy"]["passed"], "attestation": sha256(raw),
+        },
+    )  # fmt: skip
+    return Qualified(package, predicate, f"{ATTESTATIONS}/{name}{ATTESTATION_SUFFIX}", sha256(raw), entry)
+
+
+def _attestation_name(package: TrustedPackage, predicate: dict[str, Any]) -> str:
+    """``qualification``, unless that speaks of another device already."""
+    from pellucid.core import canonical
+    from pellucid.core.digest import sha256
+    from pellucid.core.package import ATTESTATION_SUFFIX, ATTESTATIONS
+
+    first = f"{ATTESTATIONS}/qualification{ATTESTATION_SUFFIX}"
+    for known in package.qualifications:
+        if known.path == first and known.predicate.get("device") != predicate["device"]:
+            return f"qualification-{sha256(canonical.encode(predicate['device']))[7:15]}"
+    return "qualification"
+
+
+def _subject(site: Site, package: TrustedPackage, data: Path | None) -> Subject:
+    from pellucid.build.qualify import Subject
+    from pellucid.build.samples import read_validation
+    from pellucid.core.provenance import dependency
+    from pellucid.core.statement import parse_statement
+    from pellucid.core.tensor import TensorSpec
+
+    inputs, outputs = (
+        tuple(TensorSpec(s["name"], s["datatype"], tuple(s["shape"])) for s in package.facts[kind])
+        for kind in ("inputs", "outputs")
+    )
+    named = dependency(parse_statement(package.files["provenance.json"]).predicate, "validation")
+    validation = None
+    if named is not None:
+        raw = _validation_bytes(site, package, data, named)
+        validation = read_validation(raw, package.recipe, package.meaning, inputs)
+    return Subject(
+        recipe=package.recipe, meaning=package.meaning, engine=package.engine,
+        source=package.files.get("model/source.onnx", b""), inputs=inputs, outputs=outputs,
+        validation=validation, data=named,
+    )  # fmt: skip
+
+
+def _validation_bytes(site: Site, package: TrustedPackage, data: Path | None, named: str) -> bytes:
+    """The very bytes that the build's provenance names."""
+    from pellucid.core.digest import sha256, verify_digest
+
+    if data is not None:
+        raw = read_file(data, "validation data")
+        verify_digest(f"validation data {data.name}", raw, named)
+        return raw
+    wanted = Path(package.recipe["validation"]["data"]).name
+    for path in sorted(site.path("recipes").rglob(wanted)):
+        if path.is_file() and sha256(raw := path.read_bytes()) == named:
+            return raw
+    raise NotFoundError(
+        f"validation data: expected {wanted} ({named[:19]}...) below {site.path('recipes')}, got none",
+        hint="name the file with --data; the package holds only its digest",
+    )

@@ -22,6 +22,8 @@ from pellucid.core.tensor import Tensor
 from pellucid.errors import BuilderCrashedError, BuildError, PellucidError, by_code
 from pellucid.ports import Backend, IsolatedRun
 
+_WARMUP: Final = 5  # precedent: first runs plan memory
+_TIMES_MIN: Final = 20  # limit: fewer say nothing about a tail
 ENTRY: Final = "from pellucid.app.build import isolated_main; isolated_main()"
 
 
@@ -59,7 +61,7 @@ class ChildIsolated:
             TensorError, BuildError: As the session raised them.
             BuilderCrashedError: The child died or did not answer in time.
         """
-        reply = self._ask(backend, engine, recipe, batches, repeats=0, warmup=0)
+        reply = self._ask(backend, engine, recipe, batches, repeats=0, budget_ns=0)
         outputs = [unpack_tensors(batch) for batch in reply["outputs"]]
         return IsolatedRun(outputs, reply["environment"], reply["describe"])
 
@@ -71,10 +73,13 @@ class ChildIsolated:
         batches: Sequence[Sequence[Tensor]],
         *,
         repeats: int,
-        warmup: int,
+        budget_ns: int,
     ) -> list[Measured]:
-        """Run each batch ``repeats`` times and time it; raises as ``infer``."""
-        reply = self._ask(backend, engine, recipe, batches, repeats=repeats, warmup=warmup)
+        """Run each batch up to ``repeats`` times, or until the budget is spent, and time it.
+
+        Raises as ``infer``.
+        """
+        reply = self._ask(backend, engine, recipe, batches, repeats=repeats, budget_ns=budget_ns)
         return [Measured(*item) for item in reply["measured"]]
 
     def _ask(
@@ -132,7 +137,7 @@ def _answer(backend: Backend, request: dict[str, Any]) -> dict[str, Any]:
     reply: dict[str, Any] = {"environment": backend.environment(), "describe": session.describe()}
     if request["repeats"]:
         reply["measured"] = [
-            _timed(session.infer, batch, request["repeats"], request["warmup"]) for batch in batches
+            _timed(session.infer, batch, request["repeats"], request["budget_ns"]) for batch in batches
         ]
     else:
         reply["outputs"] = [pack_tensors(session.infer(batch)) for batch in batches]
@@ -140,16 +145,21 @@ def _answer(backend: Backend, request: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
-def _timed(infer: Callable[[list[Tensor]], Any], batch: list[Tensor], repeats: int, warmup: int) -> list[Any]:
-    for _ in range(warmup):
+def _timed(
+    infer: Callable[[list[Tensor]], Any], batch: list[Tensor], repeats: int, budget_ns: int
+) -> list[Any]:
+    for _ in range(_WARMUP):
         infer(batch)
-    times = []
-    for _ in range(repeats):
+    times: list[int] = []
+    began = time.perf_counter_ns()
+    while len(times) < repeats:
         start = time.perf_counter_ns()
         infer(batch)
         times.append(time.perf_counter_ns() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return [times, _rss(), peak]
+        if len(times) >= _TIMES_MIN and time.perf_counter_ns() - began > budget_ns:
+            break
+    rss = _rss()
+    return [times, rss, max(rss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)]
 
 
 def _rss() -> int:

@@ -116,6 +116,12 @@ def _verify_interface(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> None
                 hint="fix the other axes at export: batches are padded along axis 0 only",
             )
     _verify_buckets({name: 0 in axes for name, axes in variable.items()}, recipe["buckets"])
+    for value in model.graph.output if recipe["buckets"] else []:
+        if value.type.tensor_type.HasField("shape") and 0 not in _variable_axes(value):
+            raise ParseError(
+                f"model: output {value.name!r:.80}: expected the batch axis first, as on the inputs, got none",
+                hint="a model whose outputs mix its rows cannot be batched",
+            )
 
 
 def _verify_buckets(batched: Mapping[str, bool], buckets: list[int]) -> None:

@@ -29,6 +29,7 @@ class Samples:
         source_labels, engine_labels: What each decides, ``None`` where a score is not finite.
         truth: True labels, or ``()`` when there are none.
         slices: Name of a slice -> value per row.
+        error: Largest difference over all outputs, where there are more than the deciding one.
     """
 
     source: Rows
@@ -37,6 +38,7 @@ class Samples:
     engine_labels: Sequence[str | None]
     truth: Sequence[str] = ()
     slices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    error: float = 0.0
 
 
 def decimal(value: float) -> str:
@@ -162,6 +164,8 @@ def _unmeasurable(samples: Samples) -> list[str]:
 
 
 def _divergence(samples: Samples) -> dict[str, Any]:
+    if not any(samples.source):
+        return {}  # an output of text has no scores
     form = score_form(samples.source)
     if form != "softmax" and score_form(samples.engine) != form:
         form = "softmax"  # the engine left the simplex: read both sides the same way
@@ -173,7 +177,7 @@ def _divergence(samples: Samples) -> dict[str, Any]:
         "kl_mean": decimal(math.fsum(kl) / len(kl)),
         "kl_p999": decimal(quantile(kl, 0.999)),
         "kl_max": decimal(max(kl)),
-        "error_max": decimal(error),
+        "error_max": decimal(max(error, samples.error)),
     }
 
 
