@@ -210,14 +210,18 @@ class _Prepared:
 
 
 def _prepare(call: Call, writer: Writer, contexts: Mapping[int, Context], keys: SubjectKeys) -> _Prepared:
-    if call.context not in contexts:
-        raise FormatError(f"journal record: expected a known context, got {call.context}")
-    facts = contexts[call.context].facts
+    facts = _facts(contexts, call.context)
     key = f"{writer.source}/{call.n}"
     seal = _Sealer(key, call.seed, call.personal.get("subject"), keys, facts.get("commitment") == "plain")
     rows = [_commit_row(seal, number, row) for number, row in enumerate(call.rows)]
     personal = _commit_personal(seal, call.personal)
     return _Prepared(call, key, writer.node, facts, rows, personal, seal.openings, seal.subject)
+
+
+def _facts(contexts: Mapping[int, Context], number: int) -> dict[str, Any]:
+    if number not in contexts:
+        raise FormatError(f"journal record: expected a known context, got {number}")
+    return contexts[number].facts
 
 
 class _Sealer:
@@ -287,6 +291,7 @@ _CALL_FACTS: Final = (
     "model", "version", "package", "engine", "policy", "config", "environment",
     "precision", "device", "threads", "label_variance",
 )  # fmt: skip
+_BATCH_FACTS: Final = ("model", "version", "package", "engine")
 
 
 def _form_call(prepared: _Prepared, batch: str | None) -> Formed:
@@ -319,14 +324,14 @@ def _form_call(prepared: _Prepared, batch: str | None) -> Formed:
 def _form_batch(
     batch: Batch, writer: Writer, contexts: Mapping[int, Context], prepared: list[_Prepared]
 ) -> Formed:
-    facts = contexts[batch.context].facts
+    facts = _facts(contexts, batch.context)
     key = f"{writer.source}/b{batch.n}"
     rows = [
         {"input": row["input"], "output": row["output"], "slot": p.call.slot + number}
         for p in prepared
         for number, row in enumerate(p.rows)
     ]
-    data: dict[str, Any] = {name: facts[name] for name in ("model", "version", "package", "engine")}
+    data: dict[str, Any] = {name: facts[name] for name in _BATCH_FACTS if name in facts}
     data |= {"bucket": batch.bucket, "calls": len(prepared)}
     data |= {"infer_ns": batch.infer_ns, "row_count": len(rows)}
     if len(rows) <= ROWS_IN_BATCH_MAX:
