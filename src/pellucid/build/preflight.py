@@ -119,7 +119,7 @@ def _verify_interface(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> None
     for value in model.graph.output if recipe["buckets"] else []:
         if value.type.tensor_type.HasField("shape") and 0 not in _variable_axes(value):
             raise ParseError(
-                f"model: output {value.name!r:.80}: expected the batch axis first, as on the inputs, got none",
+                f"model: output {value.name!r:.80}: expected the batch axis first, got none",
                 hint="a model whose outputs mix its rows cannot be batched",
             )
 

@@ -85,7 +85,8 @@ def qualify(
     progress("variance")
     judged, environment, threads = _variance(subject, runner)
     progress("accuracy")
-    accuracy, others, flips = _accuracy(subject, runner)
+    is_alone = judged.report["label"] == "variant"  # as it will be served
+    accuracy, others, flips = _accuracy(subject, runner, is_alone=is_alone)
     progress("latency")
     latency, memory = _speed(subject, runner)
     environment = environment | {"threads": threads}
@@ -142,7 +143,9 @@ def _probes(subject: Subject) -> list[list[Tensor]]:
 # -- accuracy -------------------------------------------------------------------------------------
 
 
-def _accuracy(subject: Subject, runner: Runner) -> tuple[dict[str, Any], Difference, int | None]:
+def _accuracy(
+    subject: Subject, runner: Runner, *, is_alone: bool
+) -> tuple[dict[str, Any], Difference, int | None]:
     """The accuracy report, the rows' largest difference between buckets, and decisions that differ."""
     gate, validation = subject.recipe["gate"], subject.validation
     if validation is None or not subject.source:
@@ -152,8 +155,8 @@ def _accuracy(subject: Subject, runner: Runner) -> tuple[dict[str, Any], Differe
         return report, Difference(True), None
     sizes = subject.recipe["buckets"] or [0]
     serving = subject.recipe["pinned_bucket"] or sizes[-1]
-    by_bucket = _answers(subject, runner, validation, sizes)
-    source = _answers(subject, runner, validation, [serving], is_source=True)[serving]
+    by_bucket = _answers(subject, runner, validation, sizes, is_alone=is_alone)
+    source = _answers(subject, runner, validation, [serving], is_alone=is_alone, is_source=True)[serving]
     labels = {size: [_decide(subject, row) for row in answers] for size, answers in by_bucket.items()}
     engine = by_bucket[serving]
     samples = Samples(
@@ -173,32 +176,41 @@ def _accuracy(subject: Subject, runner: Runner) -> tuple[dict[str, Any], Differe
 
 
 def _answers(
-    subject: Subject, runner: Runner, validation: Validation, sizes: Sequence[int], *, is_source: bool = False
+    subject: Subject,
+    runner: Runner,
+    validation: Validation,
+    sizes: Sequence[int],
+    *,
+    is_alone: bool,
+    is_source: bool = False,
 ) -> dict[int, list[list[Tensor]]]:
     """Output rows of every validation row, for each bucket, all from one process."""
-    each = [
-        validation.row(subject.inputs, i, batched=bool(subject.recipe["buckets"]))
-        for i in range(validation.count)
-    ]
-    batches = {size: _batched(each, size) for size in sizes}
+    batched = bool(subject.recipe["buckets"])
+    each = [validation.row(subject.inputs, i, batched=batched) for i in range(validation.count)]
+    plan = {size: _batched(each, size, 1 if is_alone else size) for size in sizes}
     backend, model = (
         ("reference", subject.source) if is_source else (subject.recipe["backend"], subject.engine)
     )
-    whole = [batch for size in sizes for batch in batches[size]]
+    whole = [batch for size in sizes for batch, _ in plan[size]]
     outputs = iter(runner.infer(backend, model, subject.recipe, whole).outputs)
-    answers = {}
+    answers: dict[int, list[list[Tensor]]] = {}
     for size in sizes:
-        mine = [next(outputs) for _ in batches[size]]
-        flat = [list(row) for batch in mine for row in rows(batch)] if size else mine
-        answers[size] = flat[: validation.count]  # what follows is padding of the last batch
+        answers[size] = []
+        for _, count in plan[size]:
+            batch = next(outputs)
+            answers[size] += [list(row) for row in rows(batch)[:count]] if size else [batch]
     return answers
 
 
-def _batched(each: list[list[Tensor]], size: int) -> list[list[Tensor]]:
+def _batched(each: list[list[Tensor]], size: int, at_once: int) -> list[tuple[list[Tensor], int]]:
+    """Batches of one bucket and how many rows of each count; the rest is padding."""
     if not size:
-        return each
-    chunks = [each[start : start + size] for start in range(0, len(each), size)]
-    return [[place(list(enumerate(parts)), size) for parts in zip(*chunk, strict=True)] for chunk in chunks]
+        return [(row, 1) for row in each]
+    chunks = [each[start : start + at_once] for start in range(0, len(each), at_once)]
+    return [
+        ([place(list(enumerate(parts)), size) for parts in zip(*chunk, strict=True)], len(chunk))
+        for chunk in chunks
+    ]
 
 
 def _deciding(subject: Subject, row: Sequence[Tensor]) -> Tensor:
