@@ -83,8 +83,14 @@ def read_leaf(reader: EntryReader, index: int) -> Leaf:
     return Leaf(index, parse_entry(reader.entry(index)))
 
 
-def gather(reader: EntryReader, key: str) -> Chain:
+def gather(reader: EntryReader, key: str, erased_by: str | None = None) -> Chain:
     """Everything that stands behind a call.
+
+    Args:
+        reader: The published ledger.
+        key: The call's key.
+        erased_by: Key of the erasure entry under which the vault erased it, where it knows one: the
+            erasure of a subject does not name the subject's calls.
 
     Raises:
         NotFoundError: No call of that key.
@@ -98,7 +104,7 @@ def gather(reader: EntryReader, key: str) -> Chain:
         load=find_load(reader, call),
         package=tuple(_about_package(reader, package)) if package else (),
         replays=_about_call(reader, "replay", key),
-        erasures=_about_call(reader, "erasure", key),
+        erasures=_erasures(reader, key, erased_by),
         openings=reader.openings(key),
     )
 
@@ -137,6 +143,14 @@ def _about_package(reader: EntryReader, package: str) -> Iterator[Leaf]:
         for leaf in _leaves(reader, query):
             if leaf.entry.type == kind and leaf.entry.data.get("package") == package:
                 yield leaf
+
+
+def _erasures(reader: EntryReader, key: str, erased_by: str | None) -> tuple[Leaf, ...]:
+    found = {leaf.index: leaf for leaf in _about_call(reader, "erasure", key)}
+    if erased_by is not None:
+        query = Query(key=erased_by, type="erasure", limit=1)
+        found |= {leaf.index: leaf for leaf in _leaves(reader, query) if leaf.entry.id == erased_by}
+    return tuple(found[index] for index in sorted(found))
 
 
 def _about_call(reader: EntryReader, kind: str, key: str) -> tuple[Leaf, ...]:

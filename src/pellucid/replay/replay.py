@@ -274,7 +274,7 @@ def gone(past: Past, row: int) -> ErasedError | ReplayMismatchError:
     """Why a row cannot be opened any more: erased on purpose, or lost."""
     for erasure in past.erasures:
         rows = erasure.data.get("rows")
-        if not isinstance(rows, list) or row in rows:
+        if not rows or row in rows:  # no rows named: all of them
             rule = erasure.data.get("rule") or "no rule given"
             return ErasedError(
                 f"call {past.entry.id} row {row}: erased on {erasure.time} under {rule}",
