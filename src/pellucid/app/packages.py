@@ -23,15 +23,21 @@ SUFFIX: Final = ".tar.gz"
 
 
 def history_for(site: Site, name: str) -> History:
-    """What the site's ledger says was admitted under a model's name; empty before its first entry."""
-    from pellucid.app.ledger import open_ledger
+    """What the site's ledger says was admitted under a model's name; empty before its first entry.
+
+    Fails closed: an index that is behind or lost is not asked, the entries themselves are read.
+    """
+    from pellucid.app.ledger import ledger_vkey, open_ledger
+    from pellucid.ledger.reader import LedgerReader
     from pellucid.registry.admitted import history_of
 
-    try:
-        with contextlib.closing(open_ledger(site)) as ledger:
-            return history_of(ledger.reader, name)
-    except NotFoundError:
+    if not site.ledger_folder.is_dir():
         return History()
+    with contextlib.closing(open_ledger(site)) as ledger:
+        reader = ledger.reader
+        if ledger.index.position() < reader.size():
+            reader = LedgerReader(ledger.store, None, None, ledger_vkey(site))
+        return history_of(reader, name)
 
 
 class FolderOpener:
