@@ -110,12 +110,8 @@ class Dataplane:
         return await reply
 
     def _parse(self, call: OpenCall, model: Model, body: bytes, header_length: int | None) -> None:
-        request = parse_infer(body, header_length, model.signature)
+        request = parse_infer(body, header_length, model.signature, call.personal)
         call.request, call.shapes, call.nbytes = request, request.shapes, request.nbytes
-        if request.id is not None:
-            call.personal["request_id"] = request.id
-        if request.subject is not None:
-            call.personal["subject"] = request.subject
         if not request.from_json and not model.allow_nonfinite:
             verify_finite(request.tensors)
         call.decoded = self._now()

@@ -58,12 +58,16 @@ class InferRequest:
         return sum([len(tensor.data) for tensor in self.tensors])
 
 
-def parse_infer(body: bytes, header_length: int | None, signature: Signature) -> InferRequest:
+def parse_infer(
+    body: bytes, header_length: int | None, signature: Signature, personal: dict[str, str] | None = None
+) -> InferRequest:
     """Read one inference request.
 
     Args:
         body: The whole body, decompressed.
         header_length: Value of ``Inference-Header-Content-Length``, or ``None`` without it.
+        personal: Gets ``request_id`` and ``subject`` as soon as they are read, so that a refusal
+            that follows is found by them.
 
     Raises:
         FormatError: Not a request of the protocol.
@@ -80,22 +84,28 @@ def parse_infer(body: bytes, header_length: int | None, signature: Signature) ->
     else:
         view = memoryview(body)
         head, rest = decode_strict(view[:header_length]), view[header_length:]
-    return _build(_object(head, "body"), rest, header_length is not None, signature)
+    binary = _Binary(rest, header_length is not None)
+    return _build(_object(head, "body"), binary, signature, {} if personal is None else personal)
 
 
-def _build(head: dict[str, Any], rest: Body | None, has_length: bool, signature: Signature) -> InferRequest:
+def _build(
+    head: dict[str, Any], binary: _Binary, signature: Signature, personal: dict[str, str]
+) -> InferRequest:
+    if request_id := _text(head, "id", "id"):
+        personal["request_id"] = request_id
     parameters = _parameters(head, "request")
+    if subject := _text(parameters, "subject", "parameter 'subject'"):
+        personal["subject"] = subject
     _refuse_unserved(parameters)
     items = _items(head, "inputs")
     if not items:
         raise TensorError("inputs: expected " + _names(signature.inputs) + ", got none")
     ordered = _match_inputs(items, signature)
-    binary = _Binary(rest, has_length)
     data: list[Tensor] = [_read_input(item, spec, signature, binary) for item, spec in ordered]
     binary.finish()
     return InferRequest(
-        _text(head, "id", "id") or None,
-        _text(parameters, "subject", "parameter 'subject'") or None,
+        request_id or None,
+        subject or None,
         _in_model_order(data, signature),
         _row_count(data, signature),
         _wanted(head, parameters, signature),
