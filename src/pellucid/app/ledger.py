@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +16,10 @@ from pellucid import __version__, schemes
 from pellucid.app.clock import SystemClock
 from pellucid.app.site import Site, read_file
 from pellucid.core.digest import sha256
-from pellucid.errors import NotFoundError, UnavailableError
+from pellucid.core.entry import Entry, parse_entry
+from pellucid.errors import LedgerHaltedError, NotFoundError, UnavailableError, UsageError
 from pellucid.ledger.epoch import next_epoch
+from pellucid.ledger.fsck import FsckReport, fsck
 from pellucid.ledger.reader import LedgerReader
 from pellucid.ledger.recorder import (
     DoorRecorder,
@@ -182,26 +184,28 @@ def _is_held(site: Site) -> bool:
     return False
 
 
+def settle(site: Site) -> int:
+    """``integrate`` if there is a journal at all: a copy of a ledger is read without the log's key."""
+    journal = site.ledger_folder / "journal"
+    return integrate(site) if any(journal.glob("*.journal")) else 0
+
+
 def wait_integrated(site: Site, key: str, *, timeout_s: float = WAIT_S) -> int:
     """Index of an entry once it is integrated: by us, or by the sequencer that runs.
 
     Raises:
-        UnavailableError: It was not within the time.
+        NotFoundError: It was not within the time, or nothing is left that could bring it.
     """
     clock = SystemClock()
     limit_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
     while True:
-        integrate(site)
-        ledger = open_ledger(site)
-        try:
-            return ledger.reader.locate(key)
-        except NotFoundError:
-            if clock.monotonic_ns() > limit_ns:
-                raise UnavailableError(
-                    f"entry {key}: expected it integrated within {timeout_s:g} s"
-                ) from None
-        finally:
-            ledger.close()
+        settle(site)
+        with closing(open_ledger(site)) as ledger:
+            try:
+                return ledger.reader.locate(key)
+            except NotFoundError:
+                if not _is_held(site) or clock.monotonic_ns() > limit_ns:
+                    raise
         clock.wait(POLL_S)
 
 
@@ -226,3 +230,84 @@ def _wait_for_parent(stop: threading.Event) -> None:
     while os.read(0, 4096):
         continue
     stop.set()
+
+
+# -- erasing --------------------------------------------------------------------------------------
+
+
+def erase(
+    site: Site, *, call: str = "", rows: list[int] | None = None, subject: str = "", rule: str, reason: str
+) -> str:
+    """Erase what opens a call, some of its rows, or all calls of a subject; returns the entry's key.
+
+    The ``erasure`` entry is recorded first; the sequencer carries it out right after its commit.
+    Copies in a live writer's journal go with the segment, ``ledger.rotate_s`` later at most.
+
+    Raises:
+        NotFoundError: No such call.
+        UsageError: Neither a call nor a subject, or both.
+    """
+    if bool(call) == bool(subject) or (rows and not call):
+        raise UsageError("erase: expected a call (with rows, or whole) or a subject, got another choice")
+    if call:
+        with closing(open_ledger(site)) as ledger:
+            _verify_rows(parse_entry(ledger.reader.get(call)), rows or [])
+    data: dict[str, Any] = {"reason": reason, "rows": rows or [], "rule": rule}
+    key = record_event(
+        site, "erasure", data | ({"call": call} if call else {}), {"subject": subject} if subject else None
+    )
+    wait_integrated(site, key)
+    _wait_erased(site, key, call)
+    return key
+
+
+def _verify_rows(entry: Entry, rows: list[int]) -> None:
+    count = entry.data.get("row_count")
+    if entry.type != "call" or not isinstance(count, int):
+        raise UsageError(f"entry {entry.id}: expected a call, got {entry.type}")
+    beyond = [row for row in rows if not 0 <= row < count]
+    if beyond:
+        raise UsageError(f"call {entry.id}: expected rows 0 to {count - 1}, got {beyond}")
+
+
+def _wait_erased(site: Site, key: str, call: str) -> None:
+    """The sequencer that committed the entry carries it out next; usually it has."""
+    clock = SystemClock()
+    limit_ns = clock.monotonic_ns() + int(WAIT_S * 1e9)
+    with closing(open_ledger(site)) as ledger:
+        index = ledger.reader.locate(key)
+        while ledger.vault.erased_to <= index:
+            if clock.monotonic_ns() > limit_ns:
+                raise UnavailableError(f"erasure {key}: expected it carried out within {WAIT_S:g} s")
+            clock.wait(POLL_S)
+        if call and not ledger.vault.erasures(call):
+            raise LedgerHaltedError(f"erasure {key}: expected {call} erased, got it still held")
+
+
+# -- checking -------------------------------------------------------------------------------------
+
+
+def check_ledger(folder: Path, vkey: str, origin: str | None) -> FsckReport:
+    """Read every value of a ledger again; a copy without ``state.db`` is checked without it.
+
+    Args:
+        folder: The ledger, or a copy of its served files.
+        vkey: The log's verifier key.
+        origin: The log's name, to check ``state.db`` too; ``None`` for a copy.
+    """
+    if origin is None or not (folder / "state.db").exists():
+        return fsck(_store(folder), None, vkey)
+    with closing(State(folder / "state.db", origin)) as state:
+        return fsck(_store(folder), state, vkey)
+
+
+def rebuild_index(site: Site) -> int:
+    """Throw the hot index away and feed it again; returns the number of entries.
+
+    Raises:
+        UnavailableError: A sequencer runs; it feeds the index.
+    """
+    with open_sequencer(site, sinks=False) as sequencer:
+        sequencer.followers["index"].clear()  # type: ignore[attr-defined]
+        sequencer.drain()
+        return sequencer.followers["index"].position()

@@ -105,6 +105,10 @@ class Vault:
         found = self._db.execute(query, sought).fetchone()
         return found[0] if found else None
 
+    def erasures(self, key: str) -> list[tuple[int, str]]:
+        """Rows of an entry that were erased (``ALL``: every one), each with the erasure entry's key."""
+        return self._db.execute("SELECT row, by FROM erased WHERE key=? ORDER BY row", (key,)).fetchall()
+
     # -- erasing
 
     def erase(self, key: str, row: int | None = None, *, by: str) -> None:
