@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 VENVS = ROOT / ".venvs"
 INSTALL_TIMEOUT_S = 480
+NODE_MIN = (20, 17)  # what the judge's packages declare
 
 
 class MissingPartError(Exception):
@@ -80,6 +82,12 @@ def make_python(name: str) -> Path:
 def make_node() -> Path:
     if not (shutil.which("node") and shutil.which("npm")):
         raise MissingPartError("no node and npm on this machine")
+    said = subprocess.run(
+        ["node", "--version"], capture_output=True, text=True, timeout=60, check=False
+    ).stdout
+    version = tuple(map(int, re.findall(r"\d+", said)[:2]))
+    if version < NODE_MIN:
+        raise MissingPartError(f"node {said.strip() or 'does not start'}, 20.17 or newer is needed")
     folder = VENVS / "node"
     mark = folder / "made-from"
     lock = HERE / "node" / "package-lock.json"
