@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 # ONNX Runtime's usage reporting is off before anything could import it, here and in every child.
@@ -23,7 +25,7 @@ sys.path[:0] = [str(HERE), str(HERE / "credit")]
 
 from rich.console import Console  # noqa: E402
 from walk import auditor, case, days, heist, making, page  # noqa: E402
-from walk.server import Server, free_port  # noqa: E402
+from walk.server import Server  # noqa: E402
 from walk.stage import BrokenError, Stage  # noqa: E402
 from walk.state import MARK, Walk  # noqa: E402
 
@@ -68,16 +70,20 @@ def main() -> int:
     try:
         site = prepare(folder)
         stage = Stage(site, console)
-        walk = Walk(stage, Server(stage, free_port()), site)
+        walk = Walk(stage, Server(stage), site)
         for station in STATIONS:
             station(walk)
     except BrokenError as error:
         console.print()
         console.print(f"The demo stops here: {error}", style="bold red", markup=False)
         return 1
+    except (LookupError, TypeError, ValueError, OSError, subprocess.TimeoutExpired) as error:
+        traceback.print_exc()
+        console.print(f"The demo stops here: {error!r}", style="bold red", markup=False)
+        return 1
     finally:
         if walk is not None:
-            walk.server.stop()
+            walk.server.end()
     return 0
 
 

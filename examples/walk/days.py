@@ -24,7 +24,7 @@ def first_day(walk: Walk) -> None:
         "The server admits both packages, or refuses with every finding. Its port is on loopback.",
     )
     models = [str(path.relative_to(walk.site)) for path in walk.archives.values()]
-    configure(walk.site, walk.server.port, models, PATIENCE_US)
+    configure(walk.site, models, PATIENCE_US)
     stage.good(f"ready after {walk.server.start():.1f} s: both packages verified, judged, golden inputs run")
     asks = [credit_ask(n, a) for n, a in enumerate(walk.applicants[:FIRST_DAY])]
     walk.replies = send(walk, asks)
@@ -44,7 +44,7 @@ def second_day(walk: Walk) -> None:
     )
     walk.server.start()
     asks = [credit_ask(n, a) for n, a in enumerate(walk.applicants)][FIRST_DAY:]
-    letters = digit_asks(walk.site / "models" / "digits")
+    letters = digit_asks(walk.site / "recipes" / "digits")
     began = time.monotonic()
     walk.replies += send(walk, [*asks, *letters])
     seconds = time.monotonic() - began

@@ -6,6 +6,7 @@ import csv
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from walk.state import HERE, MARK, MODELS, Applicant, Walk
 
@@ -34,12 +35,12 @@ def train(walk: Walk) -> None:
     )
     for name in MODELS:
         script = HERE / name / "train.py"
-        out = walk.site / "models" / name
+        out = walk.site / "recipes" / name
         stage.show("python", f"examples/{name}/train.py", "--out", str(out))
         done = stage.script(sys.executable, str(script), "--out", str(out))
         stage.need(done.returncode == 0, f"train {name}: {done.stderr[-1500:]}")
         stage.good(f"{name}: {done.stdout.splitlines()[0]}")
-    walk.applicants = held_out(walk.site / "models" / "credit")
+    walk.applicants = held_out(walk.site / "recipes" / "credit")
 
 
 def held_out(folder: Path) -> list[Applicant]:
@@ -56,7 +57,7 @@ def build(walk: Walk) -> None:
         "Then every file is signed.",
     )
     for name in MODELS:
-        built = stage.ask("build", str(walk.site / "models" / name / "recipe.yaml"))
+        built = stage.ask("build", str(walk.site / "recipes" / name / "recipe.yaml"))
         signed = stage.ask("sign", built["folder"])
         walk.archives[name] = Path(signed["archive"])
         walk.facts[name] = signed
@@ -77,10 +78,24 @@ def qualify(walk: Walk) -> None:
         archive = str(walk.archives[name])
         measured = stage.ask("qualify", archive)
         stage.need(measured["passed"], f"qualify {name}: expected it to pass, got {measured}")
-        stage.good(f"{name}: label {measured['label']}")
+        report = measured["qualification"]
+        label, flips = report["variance"]["label"], report["variance"]["flips_between_buckets"]
+        stage.good(f"{name}: {label}; {flips} decisions flip between buckets")
+        show_slices(walk, report["accuracy"])
         stage.ask("approve", archive, "--role", "ml-engineer", "--reason", "first release of the demo")
     stage.tell("verify", str(walk.archives["credit"]))
     stage.prove("the package is whole, signed, measured and approved", "pellucid verify", "packages/")
+
+
+def show_slices(walk: Walk, accuracy: dict[str, Any]) -> None:
+    """What compiling changed, group by group, with the bound that so few samples allow."""
+    columns = ("slice", "value", "people or images", "right", "flipped", "at most (95 %)")
+    rows = [
+        (s["slice"], s["value"], s["samples"], f"{float(s['top1']):.1%}", s["flips"],
+         f"{float(s['flips_upper']):.1%}")
+        for s in accuracy["slices"]
+    ]  # fmt: skip
+    walk.stage.table(columns, rows)
 
 
 def short(digest: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
+import json
+import os
 import re
+import select
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -19,39 +20,37 @@ STOP_S = 30.0
 class Server:
     """``pellucid serve`` as a process of its own."""
 
-    def __init__(self, stage: Stage, port: int) -> None:
-        self.stage, self.port = stage, port
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.port = stage, 0
         self.log = stage.folder / "server.log"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
-        """Start it and wait until it is ready; seconds that took."""
-        self.stage.show("pellucid", "serve")
+        """Start it on a free port and wait until it says that it is ready; seconds that took."""
+        self.stage.show("pellucid", "serve", "--port", "0")
         began = time.monotonic()
+        reader, writer = os.pipe()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.stage.command("serve"),
+                self.stage.command("serve", "--port", "0", "--ready-fd", str(writer)),
                 env=self.stage.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                pass_fds=(writer,),
             )
-        while not self._ready():
-            if self.process.poll() is not None or time.monotonic() - began > READY_S:
-                said = self.log.read_text(errors="replace")[-2000:]
-                raise BrokenError(f"pellucid serve: expected it to become ready, got\n{said}")
-            time.sleep(0.02)
+        os.close(writer)
+        self.port = self._read_port(reader)
         return time.monotonic() - began
 
-    def _ready(self) -> bool:
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
-            connection.request("GET", "/v2/health/ready")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-        finally:
-            connection.close()
+    def _read_port(self, reader: int) -> int:
+        with os.fdopen(reader) as lines:
+            line = lines.readline() if select.select([lines], [], [], READY_S)[0] else ""
+        if not line:
+            said = self.log.read_text(errors="replace")[-2000:]
+            raise BrokenError(f"pellucid serve: expected it to become ready, got\n{said}")
+        port: int = json.loads(line)["port"]
+        return port
 
     def stop(self) -> None:
         """Ask it to finish what it began; it must end by itself, and cleanly."""
@@ -69,19 +68,21 @@ class Server:
             said = self.log.read_text(errors="replace")[-2000:]
             raise BrokenError(f"pellucid serve: expected exit 0 when asked to stop, got {code}\n{said}")
 
+    def end(self) -> None:
+        """Whatever happened before, leave no process behind."""
+        if self.process is not None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+            self.process = None
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
-
-def configure(site: Path, port: int, models: list[str], batch_delay_us: int) -> None:
-    """Write port, models and patience into the site's configuration, as a person would."""
+def configure(site: Path, models: list[str], batch_delay_us: int) -> None:
+    """Write models and patience into the site's configuration, as a person would."""
     file = site / "pellucid.toml"
     text = file.read_text()
     listed = ", ".join(f'"{model}"' for model in models)
-    text = re.sub(r"(?m)^port = .*$", f"port = {port}", text)
     text = re.sub(r"(?m)^models = .*$", f"models = [{listed}]\nbatch_delay_us = {batch_delay_us}", text)
     file.write_text(text)
