@@ -2,7 +2,7 @@
 
 A batch has a fixed number of rows (its bucket); calls lie in it one behind the other; the rest is
 zeros. Same input, same bucket, same slot: same bits, whatever else shares the batch
-(docs/reference, 'bits contract'). Source: spec/replay.md, section 2.
+(docs/reference, 'bits contract'). Source: spec/canonical.md, section 6.
 """
 
 from __future__ import annotations

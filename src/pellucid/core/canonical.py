@@ -2,7 +2,7 @@
 
 RFC 8785 on a restricted profile: no floating point, integers with ``|n| < 2**53``, keys of
 ``[A-Za-z0-9_]``. On that profile an encoder with sorted keys gives the bytes of RFC 8785
-(tests compare it with a reference encoder). Source: spec/canonical.md.
+(tests compare it with a reference encoder). Source: spec/canonical.md, section 1.
 """
 
 from __future__ import annotations
