@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -35,6 +34,15 @@ Done = list[tuple[OpenCall, Outcome]]
 UNRECORDED: Final = "unsafe_record_nothing"
 
 
+class BatchCount:
+    """Number of the last batch recorded; shared by all models of a process."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = 0
+
+
 class Batcher:
     """The queue of one model version. Lives on the event loop's thread."""
 
@@ -46,11 +54,11 @@ class Batcher:
         *,
         clock: Clock,
         limits: Limits,
-        next_batch: Callable[[], int],
+        count: BatchCount,
         inline: frozenset[int],
     ) -> None:
         self.model, self.context = model, context
-        self._recorder, self._limits, self._next_batch = recorder, limits, next_batch
+        self._recorder, self._limits, self._count = recorder, limits, count
         self._wall, self._now = clock.now_ns, clock.monotonic_ns
         self._worker = Worker(model.session, clock.monotonic_ns, f"{model.name}:{model.version}")
         self._inline = inline
@@ -166,10 +174,11 @@ class Batcher:
                 )
         try:
             if self._recording:
-                batch = Batch(
-                    self._next_batch(), self.context, bucket, closed_ns, execution.infer_ns, tuple(records)
+                n = self._count.last + 1
+                self._recorder.close_batch(
+                    Batch(n, self.context, bucket, closed_ns, execution.infer_ns, tuple(records))
                 )
-                self._recorder.close_batch(batch)
+                self._count.last = n
             for call in calls:
                 call.closed = True
             self._recorder.after_durable(partial(self._release, done))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from typing import Any
 
 from pellucid.errors import NotFoundError
 from pellucid.ports import Clock, Recorder
-from pellucid.serving.batcher import Batcher
+from pellucid.serving.batcher import BatchCount, Batcher
 from pellucid.serving.limits import Limits
 from pellucid.serving.model import Model
 from pellucid.serving.warmup import warm_up
@@ -20,7 +19,7 @@ class Pool:
     def __init__(self, recorder: Recorder, *, clock: Clock, limits: Limits) -> None:
         self._recorder, self._clock, self._limits = recorder, clock, limits
         self._served: dict[str, dict[str, Batcher]] = {}
-        self._batches = itertools.count(1)
+        self._batches = BatchCount()
         self.missing: list[str] = []  # what the configuration wants and the guardian refused
 
     def add(self, model: Model) -> dict[int, int]:
@@ -37,7 +36,7 @@ class Pool:
             self._recorder,
             clock=self._clock,
             limits=self._limits,
-            next_batch=self._batches.__next__,
+            count=self._batches,
             inline=inline,
         )
         versions = self._served.setdefault(model.name, {})

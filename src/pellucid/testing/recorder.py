@@ -76,16 +76,20 @@ class MemoryRecorder:
             raise UsageError(f"call {call.n}: expected an open number, got a closed one")
         if call.outcome not in OUTCOMES or not set(call.personal) <= set(PERSONAL):
             raise UsageError(f"call {call.n}: expected a known outcome and personal values, got others")
+        self._police_thread()
         if call.context > self._contexts:
             raise UsageError(f"call {call.n}: expected a known context, got {call.context}")
+
+    def _police_thread(self) -> None:
+        """Models may be added before the loop runs; calls come from its thread only."""
+        thread = threading.get_ident()
+        self._thread = self._thread or thread
+        if self._thread != thread:
+            raise UsageError("recorder: expected one thread that closes calls, got another")
 
     def _append(self, record: Record) -> None:
         if self.broken:
             raise LedgerHaltedError(self.broken)
-        thread = threading.get_ident()
-        self._thread = self._thread or thread
-        if self._thread != thread:
-            raise UsageError("recorder: expected one thread that appends, got another")
         self.records.append(decode_record(encode_record(record)))
 
     def after_durable(self, callback: Callable[[], None]) -> None:

@@ -2,6 +2,8 @@
 
 What never becomes a request (broken framing, endless headers, a client that connects and says
 nothing) ends here: one JSON answer where there is someone to read it, and the connection is closed.
+A connection that is closed while its client still sends is not cut: the answer would be lost with
+it. We send our end, throw away what still comes, for a while, and then cut.
 """
 
 from __future__ import annotations
@@ -16,6 +18,36 @@ URL_MAX: Final = 8_192  # limit: bytes of a request target
 HEADERS_MAX: Final = 32_768  # limit: bytes of all headers of a request
 HEADERS_COUNT_MAX: Final = 128
 HEAD_TIMEOUT_S: Final = 15.0  # limit: from the first byte of a request to the end of its headers
+LINGER_S: Final = 2.0  # limit: how long we read what nobody will answer
+LINGER_BYTES: Final = 16 * 2**20
+
+
+class _Transport:
+    """The connection, except that closing it waits for a client that still sends."""
+
+    __slots__ = (
+        "_owner", "_transport", "get_extra_info", "lingering", "pause_reading", "resume_reading", "write",
+    )  # fmt: skip
+
+    def __init__(self, transport: asyncio.Transport, owner: DoorProtocol) -> None:
+        self._transport, self._owner, self.lingering = transport, owner, False
+        self.write, self.get_extra_info = transport.write, transport.get_extra_info
+        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+
+    def is_closing(self) -> bool:
+        return self.lingering or self._transport.is_closing()
+
+    def close(self) -> None:
+        if not self._owner.is_receiving() or self._transport.is_closing() or self.lingering:
+            self._transport.close()
+            return
+        self.lingering = True
+        self._transport.write_eof()
+        self._owner.flow.resume_reading()
+        self._owner.loop.call_later(LINGER_S, self._transport.abort)
+
+    def cut(self) -> None:
+        self._transport.abort()
 
 
 class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
@@ -23,17 +55,38 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._head_size = 0
+        self._head_size = self._dropped = 0
         self._refusal: tuple[int, str] | None = None
         self._head_timer: asyncio.TimerHandle | None = None
+        self._ended = self._deaf = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
+        super().connection_made(_Transport(transport, self))
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not (self.transport.lingering or self._deaf):
+            super().data_received(data)
+            return
+        self._dropped += len(data)
+        if self._dropped > LINGER_BYTES:
+            self.transport.cut()
+
+    def eof_received(self) -> bool:
+        """True keeps the connection: the client has said all, and still reads."""
+        self._ended = True
+        waiting = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
+        if waiting:
+            self.cycle.keep_alive = False  # the newest request's answer is the last one
+        return waiting and not self.transport.lingering
+
+    def is_receiving(self) -> bool:
+        """True while the client may still be sending what we will not read."""
+        return not self._ended and (self.cycle is None or self.cycle.more_body or self._refusal is not None)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -50,7 +103,7 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._head_size += len(name) + len(value)
         if self._head_size > HEADERS_MAX or len(self.headers) >= HEADERS_COUNT_MAX:
             self._stop(
-                431, f"headers: expected at most {HEADERS_MAX:,} bytes and {HEADERS_COUNT_MAX}, got more"
+                431, f"headers: expected at most {HEADERS_COUNT_MAX} of {HEADERS_MAX:,} bytes, got more"
             )
         super().on_header(name, value)
 
@@ -59,12 +112,15 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        status, text = self._refusal or (400, "request: expected valid HTTP/1.1 framing, got something else")
+        refusal = (400, "request: expected valid HTTP/1.1 framing, got something else")
+        status, text = self._refusal = self._refusal or refusal
+        if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
+            # whole requests came before: they are answered, what came behind them is not
+            self._deaf, self.cycle.keep_alive = True, False
+            return
         body = json.dumps({"error": text}).encode()
-        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
-            body
-        )
-        self.transport.write(b"".join([STATUS_LINE[status], head, body]))
+        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        self.transport.write(b"".join([STATUS_LINE[status], head % len(body), body]))
         self.transport.close()
 
     def _stop(self, status: int, text: str) -> None:

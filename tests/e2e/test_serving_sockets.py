@@ -1,0 +1,261 @@
+"""Hostile bytes over real sockets: a right answer or a clear 4xx, and the door stays open."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pellucid.core.tensor import TensorSpec
+from pellucid.serving.limits import Limits
+from pellucid.testing.plane import echo_model, make_plane, running
+from pellucid.testing.recorder import MemoryRecorder
+
+pytestmark = pytest.mark.e2e
+
+URL = "/v2/models/echo/infer"
+ITEM: dict[str, Any] = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
+GOOD = json.dumps({"inputs": [ITEM]}).encode()
+
+
+class Door:
+    """A running door and what it recorded."""
+
+    def __init__(self, port: int, recorder: MemoryRecorder) -> None:
+        self.port, self.recorder = port, recorder
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+    def talk(self, raw: bytes) -> list[tuple[int, dict[str, str], bytes]]:
+        """Send bytes, read every answer until the server closes or has answered all."""
+        with self.connect() as connection:
+            connection.sendall(raw)
+            connection.shutdown(socket.SHUT_WR)
+            received = b""
+            while piece := connection.recv(65_536):
+                received += piece
+        return list(answers(received))
+
+
+def answers(raw: bytes) -> Iterator[tuple[int, dict[str, str], bytes]]:
+    while raw:
+        head, _, raw = raw.partition(b"\r\n\r\n")
+        status, *lines = head.decode("latin-1").split("\r\n")
+        headers = {k.lower(): v.strip() for k, v in (line.split(":", 1) for line in lines)}
+        size = int(headers.get("content-length", 0))
+        code = int(status.split(" ")[1])
+        if code != 100:
+            yield code, headers, raw[:size]
+        raw = raw[size:]
+
+
+def post(body: bytes, *headers: str, path: str = URL, close: bool = True) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "host: x", *headers]
+    if not any(line.lower().startswith(("content-length", "transfer-encoding")) for line in headers):
+        lines.append(f"content-length: {len(body)}")
+    if close:
+        lines.append("connection: close")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    recorder = MemoryRecorder()
+    text = echo_model("text", TensorSpec("x", "BYTES", (-1, 1)))
+    plane = make_plane([echo_model(), text], recorder, Limits(body_max_bytes=100_000, refusals_burst=10_000))
+    with running(plane) as port:
+        yield Door(port, recorder)
+    assert not recorder.open
+
+
+def j(**changes: Any) -> bytes:
+    item = {name: value for name, value in (ITEM | changes).items() if value is not ...}
+    return json.dumps({"inputs": [item]}).encode()
+
+
+def binary(data: bytes, size: int | None = None, length: int | None = None, **changes: Any) -> bytes:
+    parameters = {"binary_data_size": len(data) if size is None else size}
+    head = j(data=..., parameters=parameters, **changes)
+    return post(head + data, f"inference-header-content-length: {len(head) if length is None else length}")
+
+
+BAD: dict[str, tuple[bytes, int]] = {
+    "wrong name": (post(j(name="y")), 400),
+    "wrong datatype": (post(j(datatype="INT32")), 400),
+    "wrong rank": (post(j(shape=[3])), 400),
+    "wrong shape": (post(j(shape=[1, 4], data=[1, 2, 3, 4])), 400),
+    "too many rows": (post(j(shape=[9, 3], data=[0] * 27)), 400),
+    "wrong size": (post(j(data=[1, 2])), 400),
+    "zero rows": (post(j(shape=[0, 3], data=[])), 400),
+    "2^40 rows": (post(j(shape=[2**40, 3])), 400),
+    "2^64 rows": (post(j(shape=[2**64, 3])), 400),
+    "malformed JSON": (post(b'{"inputs":['), 400),
+    "duplicate keys": (post(GOOD[:-1] + b',"inputs":[]}'), 400),
+    "duplicate keys in a tensor": (post(GOOD.replace(b'"name"', b'"name": "y", "name"')), 400),
+    "byte order mark": (post(b"\xef\xbb\xbf" + GOOD), 400),
+    "NaN": (post(GOOD.replace(b"[1, 2, 3]}", b"[NaN, 2, 3]}")), 400),
+    "deep": (post(b"[" * 90_000), 400),
+    "truncated binary": (binary(b"\0" * 11, 12), 400),
+    "too much binary": (binary(b"\0" * 13, 12), 400),
+    "huge binary size": (binary(b"\0" * 12, 2**62), 400),
+    "binary NaN": (binary(struct.pack("<3f", 1, float("nan"), 2)), 400),
+    "header length beyond the body": (binary(b"\0" * 12, length=10**9), 400),
+    "header length of 30 digits": (binary(b"\0" * 12, length=10**30), 400),
+    "header length negative": (binary(b"\0" * 12, length=-5), 400),
+    "id with line breaks": (post(j()[:-1] + b',"id":"a\\r\\nset-cookie: x"}'), 400),
+    "id with NUL": (post(j()[:-1] + b',"id":"a\\u0000"}'), 400),
+    "id of 10,000 characters": (post(j()[:-1] + b',"id":"' + b"i" * 10_000 + b'"}'), 400),
+    "id that is no text": (post(j()[:-1] + b',"id":{"a":1}}'), 400),
+    "id with a lone surrogate": (post(j()[:-1] + b',"id":"\\ud800"}'), 400),
+    "body of 200,000 bytes": (post(b" " * 200_000), 413),
+    "announced 10^18 bytes": (post(b"", "content-length: 1000000000000000000"), 413),
+    "chunked beyond the limit": (
+        post(b"1ffff\r\n" + b" " * 0x1FFFF + b"\r\n0\r\n\r\n", "transfer-encoding: chunked"),
+        413,
+    ),
+    "brotli": (post(GOOD, "content-encoding: br"), 415),
+    "unknown model": (post(GOOD, path="/v2/models/nope/infer"), 404),
+    "hostile model name": (post(GOOD, path="/v2/models/%0d%0aset-cookie:%20x/infer"), 400),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_calls_are_refused_clearly_and_recorded(door: Door, name: str):
+    raw, status = BAD[name]
+    before = len(door.recorder.calls())
+    ((got, headers, body),) = door.talk(raw)
+    assert got == status, body
+    told = json.loads(body)
+    assert set(told) <= {"error", "hint"}
+    assert "expected" in told["error"]
+    assert "got" in told["error"]
+    assert headers["content-type"] == "application/json"
+    assert "set-cookie" not in headers
+    (call,) = door.recorder.calls()[before:]
+    assert call.outcome == "refused"
+    assert headers["pellucid-call"] == door.recorder.call_key(call.n)
+    assert call.personal["message"] == told["error"][:512]
+
+
+def test_bytes_that_are_no_text_get_a_clear_answer(door: Door):
+    item = {"name": "x", "shape": [1, 1], "datatype": "BYTES", "parameters": {"binary_data_size": 5}}
+    head = json.dumps({"inputs": [item]}).encode()
+    raw = post(
+        head + b"\x01\0\0\0\xff",
+        f"inference-header-content-length: {len(head)}",
+        path="/v2/models/text/infer",
+    )
+    ((status, _, body),) = door.talk(raw)
+    assert status == 400
+    assert "UTF-8" in json.loads(body)["error"]
+
+
+FRAMING: dict[str, bytes] = {
+    "OIP-037 length and chunked": post(
+        b"0\r\n\r\n", "content-length: 5", "transfer-encoding: chunked", close=False
+    ),
+    "OIP-037 two lengths": post(GOOD, f"content-length: {len(GOOD)}", "content-length: 3", close=False),
+    "OIP-037 length no number": post(GOOD, "content-length: abc", close=False),
+    "OIP-037 negative length": post(GOOD, "content-length: -1", close=False),
+    "OIP-037 chunk size no number": post(b"zz\r\n", "transfer-encoding: chunked", close=False),
+    "OIP-037 unknown transfer coding": post(GOOD, "transfer-encoding: gzip", close=False),
+    "not HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "line folded header": b"GET /v2 HTTP/1.1\r\nhost: x\r\n folded\r\n\r\n",
+    "space before colon": b"GET /v2 HTTP/1.1\r\nhost : x\r\n\r\n",
+    "NUL in header": b"GET /v2 HTTP/1.1\r\nhost: x\0y\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", FRAMING)
+def test_ambiguous_framing_is_answered_with_400_and_closed(door: Door, name: str):
+    before = door.recorder.last, len(door.recorder.calls())
+    got = door.talk(FRAMING[name])
+    assert [status for status, _, _ in got] == [400]
+    assert got[0][1]["connection"] == "close"
+    assert "expected" in json.loads(got[0][2])["error"]
+    assert all(call.outcome == "refused" for call in door.recorder.calls()[before[1] :])
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n", 414),
+        (b"GET /v2 HTTP/1.1\r\nhost: x\r\na: " + b"b" * 40_000 + b"\r\n\r\n", 431),
+        (b"GET /v2 HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 200 + b"\r\n", 431),
+    ],
+)
+def test_endless_heads_are_cut_off(door: Door, raw: bytes, status: int):
+    got = door.talk(raw)
+    assert [each[0] for each in got] == [status]
+
+
+def test_pipelined_requests_are_answered_in_order(door: Door):
+    raw = b"".join(post(j(data=[n, 0, 0]), close=n == 9) for n in range(10))
+    got = door.talk(raw)
+    assert [json.loads(body)["outputs"][0]["data"][0] for _, _, body in got] == list(range(10))
+
+
+def test_nonsense_behind_a_good_request_does_not_take_its_answer(door: Door):
+    got = door.talk(post(GOOD, close=False) + b"\x00\x01nonsense\r\n\r\n")
+    assert [status for status, _, _ in got] == [200]
+    assert got[0][1]["connection"] == "close"
+
+
+def test_a_body_that_breaks_off_in_its_framing(door: Door):
+    before = len(door.recorder.calls())
+    got = door.talk(post(b'5\r\n{"inp\r\nzz\r\n', "transfer-encoding: chunked", close=False))
+    assert [status for status, _, _ in got] == [400]
+    assert door.talk(post(GOOD))[0][0] == 200
+    assert [call.outcome for call in door.recorder.calls()[before:]] == ["refused", "answered"]
+
+
+def test_expect_100_continue_and_http_1_0(door: Door):
+    with door.connect() as connection:
+        head = post(b"", "expect: 100-continue", f"content-length: {len(GOOD)}")
+        connection.sendall(head)
+        assert connection.recv(1024).startswith(b"HTTP/1.1 100")
+        connection.sendall(GOOD)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+    old = post(GOOD).replace(b"HTTP/1.1", b"HTTP/1.0")
+    assert [status for status, _, _ in door.talk(old)] == [200]
+
+
+def test_chunked_bodies_and_any_content_type(door: Door):
+    chunks = b"".join(b"%x\r\n%s\r\n" % (1, GOOD[i : i + 1]) for i in range(len(GOOD))) + b"0\r\n\r\n"
+    assert door.talk(post(chunks, "transfer-encoding: chunked"))[0][0] == 200
+    for kind in ("text/plain", "application/json; charset=utf-8", "application/octet-stream", ""):
+        assert door.talk(post(GOOD, f"content-type: {kind}"))[0][0] == 200
+
+
+def test_head_is_get_without_the_body(door: Door):
+    raw = b"HEAD /v2/health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    with door.connect() as connection:
+        connection.sendall(raw)
+        received = connection.recv(65_536)
+        assert connection.recv(10) == b""
+    assert received.startswith(b"HTTP/1.1 200")
+    assert received.endswith(b"\r\n\r\n")
+    assert b"content-length: 13" in received
+
+
+def test_one_write_an_answer(door: Door):
+    """Head and body arrive together: two segments would wait for a delayed acknowledgement."""
+    with door.connect() as connection:
+        for _ in range(20):
+            connection.sendall(post(GOOD, close=False))
+            received = connection.recv(65_536)
+            head, _, body = received.partition(b"\r\n\r\n")
+            assert body, head
+
+
+def test_clients_that_vanish_do_not_stop_the_door(door: Door):
+    for cut in range(0, len(post(GOOD)), 9):
+        with door.connect() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall(post(GOOD)[:cut] or b"P")
+    assert door.talk(post(GOOD))[0][0] == 200
