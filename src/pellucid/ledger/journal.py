@@ -273,6 +273,10 @@ class JournalWriter:
         os.fdatasync(self._segment.fd)
         os.close(self._segment.fd)
 
+    def abandon(self) -> None:
+        """Let go without a sync."""
+        os.close(self._segment.fd)
+
 
 def write_segment(folder: Path, source: str, seq: int, payloads: list[bytes]) -> Path:
     """Write a whole, final segment at once: either all of it exists durably, or nothing."""

@@ -293,6 +293,15 @@ class JournalRecorder:
         self._journal.close()
         self._board.close()
 
+    def abandon(self) -> None:
+        """Let go of files and locks without a word, as kill -9 does; the sequencer recovers."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._journal.abandon()
+        self._board.close()
+
 
 def closed_epoch(
     epoch: int, worker: int, *, last: int, unresolved: int = 0, recovered: bool = False
