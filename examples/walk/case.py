@@ -60,7 +60,12 @@ def entry_and_proof(walk: Walk) -> None:
         "Entry and proof", "The leaf itself: who asked and what for stands in it as commitments only."
     )
     stage.tell("ledger", "get", case.call)
-    stage.tell("ledger", "prove", case.call)
+    proof = stage.ask("ledger", "prove", case.call)
+    hashes = proof["proof"].partition("\n\n")[0].count("\n") - 1
+    stage.good(
+        f"{hashes} hashes lead from entry {proof['index']} to the signed root of {proof['size']} entries"
+    )
+    stage.tell("ledger", "complete")
     raw = log.read_log(walk.ledger)[log.position(log.read_log(walk.ledger), case.call)]
     for secret in (case.ask.subject, case.ask.trace, "refused"):
         stage.need(secret.encode() not in raw, f"entry: expected no {secret!r} in the clear, got it")
@@ -77,10 +82,10 @@ def replay(walk: Walk) -> None:
         "of its own, in the recorded bucket and slot.",
     )
     inputs = original(walk, case)
-    stage.tell("replay", case.call, "--input", str(inputs))
-    verdict = stage.ask("replay", case.call, "--input", str(inputs), quiet=True)
-    stage.need(verdict["verdict"] == "bit-exact", f"replay: expected bit-exact, got {verdict}")
+    verdict = stage.ask("replay", case.call, "--input", str(inputs))
     inputs.unlink()
+    stage.need(verdict["verdict"] == "bit-exact", f"replay: expected bit-exact, got {verdict}")
+    stage.good(f"bit for bit: {verdict['verdict']}; the report is signed")
     walk.facts["replay"] = verdict
     stage.prove("the same bits today", "pellucid replay CALL --input FILE", "report.html")
 
@@ -102,5 +107,5 @@ def erase(walk: Walk) -> None:
     )
     inputs.unlink()
     stage.lines(said)
-    stage.ask("ledger", "fsck")
+    stage.tell("ledger", "fsck")
     stage.prove("one person erased, every proof intact", "pellucid ledger erase", "ledger/")

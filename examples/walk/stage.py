@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -17,6 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+LONG_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
+BLANKS = re.compile(r"(?:[ ]*\n){3,}")
 COMMAND_S = 100.0  # limit: no single command of the demo may take longer
 KEEP = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "SYSTEMROOT", "COVERAGE_PROCESS_START")
 
@@ -58,8 +62,9 @@ class Stage:
         self.console.print(Text.assemble(("  ✓ ", "green"), text))
 
     def lines(self, text: str) -> None:
-        """A program's own words, set in a little."""
-        for line in text.rstrip().splitlines():
+        """A program's own words, set in a little; long digests are shortened for reading."""
+        text = LONG_DIGEST.sub(r"\1…", BLANKS.sub("\n\n", self.short(text)).strip("\n"))
+        for line in text.splitlines():
             self.console.print(Text("    " + line.rstrip()), soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -91,7 +96,7 @@ class Stage:
 
     def show(self, *words: str) -> None:
         """Print a command as the reader would type it."""
-        text = " ".join(self.short(word) for word in words)
+        text = shlex.join(self.short(word) for word in words)
         self.console.print(Text.assemble(("  $ ", "cyan"), (text, "bold")), soft_wrap=True)
 
     def short(self, text: object) -> str:
