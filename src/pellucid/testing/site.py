@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from pellucid.app.build import build, qualify
 from pellucid.app.sign import sign_folder
 from pellucid.app.site import Site, create_site, open_site
@@ -32,17 +34,25 @@ def make_site(
     name: str = "credit",
     meaning: Mapping[str, Any] = MEANING,
     recipe: Mapping[str, Any] | None = None,
+    samples: Mapping[str, Any] | None = None,
     serving: Mapping[str, Any] | None = None,
     ledger: Mapping[str, Any] | None = None,
 ) -> Site:
-    """A site with one qualified package, configured to serve it on any free port."""
+    """A site with one qualified package, configured to serve it on any free port.
+
+    Args:
+        samples: Validation rows by input name; normal features for the credit toy by default.
+    """
     site = create_site(root, node="test1")
     folder = root / "recipes" / name
     folder.mkdir()
     (folder / "model.onnx").write_bytes(model())
+    rows = np.random.default_rng(3).standard_normal((100, 20)).astype(np.float32)
+    np.savez(folder / "validation.npz", **(samples or {"features": rows}))
     wanted: dict[str, Any] = {
         "name": name, "version": "1.0.0", "backend": "onnxruntime", "target": "cpu",
         "model": "model.onnx", "buckets": [1, 4, 8], "golden": {"count": 1, "seed": 7},
+        "validation": {"data": "validation.npz"},
     }  # fmt: skip
     if meaning:
         (folder / "meaning.json").write_text(json.dumps(meaning))
