@@ -12,7 +12,7 @@ from pellucid.app.packages import FolderOpener, history_for
 from pellucid.core.finding import Verdict
 from pellucid.core.policy import DeviceFacts, History, NodeFacts, Policy, evaluate, parse_policy
 from pellucid.core.trust import TrustedPackage, TrustRoot, verify_package
-from pellucid.errors import MissingExtraError, UsageError
+from pellucid.errors import MissingExtraError, UnknownSchemeError, UsageError
 from pellucid.guardian.open import open_package
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def node_here(backend: str) -> NodeFacts:
 
     try:
         return node_facts(backend_for(backend).environment())
-    except MissingExtraError:
+    except (MissingExtraError, UnknownSchemeError):
         return NodeFacts(None, now_ns=SystemClock().now_ns())
 
 

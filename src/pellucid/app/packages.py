@@ -66,14 +66,14 @@ class FolderOpener:
 
     def _by_digest(self, digest: str) -> PackageFiles:
         parse_digest(digest)
-        for files in self._candidates("*"):
+        for files in self._candidates():
             if claimed_digest(files) == digest:
                 return files
         raise self._missing(digest)
 
     def _by_name(self, reference: str) -> PackageFiles:
         name, _, version = reference.partition(":")
-        for files in self._candidates("*"):
+        for files in self._candidates():
             try:
                 manifest = parse_manifest(files.files.get(MANIFEST, b""))
             except PellucidError:
@@ -82,8 +82,9 @@ class FolderOpener:
                 return files
         raise self._missing(reference)
 
-    def _candidates(self, pattern: str) -> Iterator[PackageFiles]:
-        for path in sorted(self._folder.glob(pattern)):
+    def _candidates(self) -> Iterator[PackageFiles]:
+        # archives first: they are what travels, with every attestation that came later
+        for path in sorted(self._folder.glob("*"), key=lambda path: (path.is_dir(), path.name)):
             if path.is_dir() or path.name.endswith(SUFFIX):
                 # a broken neighbour must not hide the package that was asked for
                 with contextlib.suppress(PellucidError):

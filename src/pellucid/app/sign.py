@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pellucid.app.clock import SystemClock
 from pellucid.app.packages import SUFFIX, claimed_digest, history_for
@@ -33,6 +33,9 @@ from pellucid.guardian.open import open_package, read_folder
 if TYPE_CHECKING:
     from pellucid.app.site import Site
 
+PROVENANCE: Final = "provenance.json"
+SIGNED_PROVENANCE: Final = f"{ATTESTATIONS}/provenance{ATTESTATION_SUFFIX}"
+
 
 @dataclass(frozen=True, slots=True)
 class Signed:
@@ -44,7 +47,7 @@ class Signed:
 
 
 def sign_folder(site: Site, folder: Path) -> Signed:
-    """Sign a package folder, pack it into the site's packages, and record it.
+    """Sign a package folder and its provenance, pack it into the site's packages, and record it.
 
     Order of writes: ``model.sig`` by rename, archive by rename, entry. A crash between leaves a
     signed folder or an archive without entry; doing it again gives the same package digest.
@@ -58,11 +61,17 @@ def sign_folder(site: Site, folder: Path) -> Signed:
     unsigned = read_folder(folder)
     files = {path: data for path, data in unsigned.files.items() if path != SIGNATURE}
     _verify_unsigned(unsigned.name, files)
-    files[SIGNATURE] = sign_package(files, unsigned.name, site.signer("builder"))
+    builder = site.signer("builder")
+    files[SIGNATURE] = sign_package(files, unsigned.name, builder)
+    if PROVENANCE in files:
+        files[SIGNED_PROVENANCE] = sign_bundle(PAYLOAD_TYPE, files[PROVENANCE], builder)
     package = verify_package(PackageFiles(unsigned.name, files), site.trust())
     target = site.packages_folder / (unsigned.name + SUFFIX)
-    _verify_replaceable(target, package.digest)
-    replace_file(folder / SIGNATURE, files[SIGNATURE], scratch=folder.resolve().parent)
+    files = _attestations_of(target, package.digest) | files
+    for member in (SIGNED_PROVENANCE, SIGNATURE):
+        if member in files:
+            (folder / member).parent.mkdir(exist_ok=True)
+            replace_file(folder / member, files[member], scratch=folder.resolve().parent)
     raw = write_archive(unsigned.name, files)
     target.parent.mkdir(parents=True, exist_ok=True)
     replace_file(target, raw)
@@ -82,13 +91,18 @@ def _verify_unsigned(name: str, files: dict[str, bytes]) -> None:
     verify_files(manifest, files, file_digests(files))
 
 
-def _verify_replaceable(target: Path, digest: str) -> None:
-    if target.exists() and (known := claimed_digest(open_package(target))) != digest:
+def _attestations_of(target: Path, digest: str) -> dict[str, bytes]:
+    """Attestations of the archive about to be replaced: signing again must not lose them."""
+    if not target.exists():
+        return {}
+    known = open_package(target)
+    if (claimed := claimed_digest(known)) != digest:
         raise UsageError(
             f"package {target.name}: expected a new version, got other bytes under an existing one "
-            f"({known[:19]}... is there, this is {digest[:19]}...)",
+            f"({claimed[:19]}... is there, this is {digest[:19]}...)",
             hint="versions are immutable: raise the version in the recipe, or move the old archive away",
         )
+    return {path: data for path, data in known.files.items() if is_attestation(path)}
 
 
 def attach(path: Path, name: str, raw: bytes) -> PackageFiles:
