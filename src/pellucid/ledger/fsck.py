@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from pellucid.core.checkpoint import Checkpoint, parse_checkpoint, verify_checkpoint
+from pellucid.core.checkpoint import Checkpoint, verify_checkpoint
 from pellucid.core.entry import parse_entry
 from pellucid.core.merkle.hashing import hash_leaf, root_of
 from pellucid.core.merkle.tile import TILE_WIDTH, TilePath, decode_bundle, decode_tile, parse_path
 from pellucid.core.merkle.tree import Frontier
 from pellucid.errors import FormatError, NotFoundError, PellucidError, VerificationError
-from pellucid.ledger.publisher import CHECKPOINT
+from pellucid.ledger.publisher import CHECKPOINT, read_published
 from pellucid.ledger.state import State
 from pellucid.ports import Store
 
@@ -144,11 +144,8 @@ class _Fsck:
 
     def _claimed_size(self) -> int:
         """Size that an unsigned checkpoint claims, so that the rest can be read all the same."""
-        try:
-            text = self.store.get(CHECKPOINT).split(b"\n\n", 1)[0] + b"\n"
-            return parse_checkpoint(text.decode("utf-8", "replace")).size
-        except PellucidError:
-            return 0
+        claimed = read_published(self.store)
+        return claimed.size if claimed is not None else 0
 
     # -- entries
 

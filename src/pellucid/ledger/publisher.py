@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pellucid.core.checkpoint import Checkpoint, sign_checkpoint
+from pellucid.core.checkpoint import Checkpoint, parse_checkpoint, sign_checkpoint
 from pellucid.core.merkle.hashing import hash_leaf
 from pellucid.core.merkle.tile import (
     TILE_WIDTH,
@@ -20,7 +20,7 @@ from pellucid.core.merkle.tile import (
     parse_path,
     tiles_between,
 )
-from pellucid.errors import FormatError, LedgerHaltedError, NotFoundError, PellucidError
+from pellucid.errors import FormatError, LedgerHaltedError, NotFoundError
 from pellucid.ledger.state import Head
 from pellucid.ports import Signer, Store
 
@@ -136,10 +136,25 @@ def read_bundle(store: Store, n: int, width: int) -> list[bytes]:
     return decode_bundle(store.get(entries_path(n)), width)
 
 
-def is_tile(path: str) -> bool:
-    """True for the path of a tile or bundle."""
+def read_published(store: Store) -> Checkpoint | None:
+    """What the published checkpoint says, its signature unchecked; ``None`` when it says nothing."""
     try:
-        parse_path(path)
-    except PellucidError:
-        return False
-    return True
+        text = store.get(CHECKPOINT).partition(b"\n\n")[0] + b"\n"
+        return parse_checkpoint(text.decode())
+    except (NotFoundError, FormatError, UnicodeDecodeError):
+        return None
+
+
+def has_tiles_beyond(store: Store, size: int) -> bool:
+    """True if the bundle at the edge of a tree of this size has grown further, or the next exists."""
+    n, width = divmod(size, TILE_WIDTH)
+    around = [*store.paths(f"{entries_path(n)}.p"), *_existing(store, entries_path(n))]
+    return any(parse_path(path).width > width for path in around)
+
+
+def _existing(store: Store, path: str) -> list[str]:
+    try:
+        store.get(path)
+    except NotFoundError:
+        return []
+    return [path]

@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pellucid.core.merkle.tile import TILE_WIDTH
-from pellucid.errors import LedgerHaltedError, NotFoundError, UnavailableError
+from pellucid.errors import LedgerHaltedError, UnavailableError
 from pellucid.ledger.board import sync_folder
 from pellucid.ledger.follower import Eraser, Followers
 from pellucid.ledger.forming import Former
 from pellucid.ledger.intake import Gathered, Intake
-from pellucid.ledger.publisher import CHECKPOINT, Publisher, read_bundle
+from pellucid.ledger.publisher import Publisher, has_tiles_beyond, read_bundle, read_published
 from pellucid.ledger.recovery import Recovery, remove_drafts
-from pellucid.ledger.state import Plan, State
+from pellucid.ledger.state import Head, Plan, State
 from pellucid.ledger.vault import Vault
 from pellucid.ports import Clock, Follower, Signer, Store
 
@@ -120,7 +120,7 @@ class Sequencer:
         for name in ("journal", "board"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         head = self.state.head()
-        self._refuse_rollback(head.size)
+        self._refuse_rollback(head)
         publisher = Publisher(self.store, self.signer, self.origin, head)
         intake = Intake(self.folder / "journal", self.state.positions())
         recovery = Recovery(
@@ -147,18 +147,19 @@ class Sequencer:
         opened.followers.catch_up(opened.publisher.head.size)
         opened.eraser.finish()
 
-    def _refuse_rollback(self, size: int) -> None:
-        """An empty state beside a published log is a lost or replaced state.db, not a new log."""
-        if size:
-            return
-        try:
-            self.store.get(CHECKPOINT)
-        except NotFoundError:
-            return
-        raise LedgerHaltedError(
-            "state.db: expected the head of the published checkpoint, got an empty ledger",
-            hint="state.db was lost or replaced; put it back, or begin a new log under another origin",
-        )
+    def _refuse_rollback(self, head: Head) -> None:
+        """A state behind what was published, or beside tiles it never planned, was put back."""
+        shown = read_published(self.store)
+        if shown is not None and shown.size > head.size:
+            raise LedgerHaltedError(
+                f"state.db: expected the published size {shown.size:,} or more, got {head.size:,}",
+                hint="state.db was lost or put back; bring the newest one, or begin a new log",
+            )
+        if self.state.plan() is None and has_tiles_beyond(self.store, head.size):
+            raise LedgerHaltedError(
+                f"tiles: expected none beyond size {head.size:,}, got some that no plan names",
+                hint="state.db was lost or put back; bring the newest one, or begin a new log",
+            )
 
     def _entries(self, start: int, stop: int) -> list[bytes]:
         """Committed leaves ``start`` to ``stop``."""
