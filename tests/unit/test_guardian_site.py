@@ -11,8 +11,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from pellucid import schemes
+from pellucid.app.audit import operators_log
 from pellucid.app.ledger import open_ledger, record_event
-from pellucid.app.load import admit, memory_isolation, node_facts, opener, sign, verify
+from pellucid.app.load import (
+    LOG_SCHEMES,
+    admit,
+    memory_isolation,
+    node_facts,
+    opener,
+    operators_log,
+    sign,
+    verify,
+)
 from pellucid.app.packages import history_for
 from pellucid.app.sign import attach, sign_folder
 from pellucid.app.site import Site, create_site, open_site
@@ -20,6 +31,7 @@ from pellucid.cli.main import cli
 from pellucid.core.archive import write_archive
 from pellucid.core.entry import parse_entry
 from pellucid.core.package import PackageFiles
+from pellucid.core.policy import AUDIT_FIELDS
 from pellucid.errors import (
     KeyRefusedError,
     NotFoundError,
@@ -30,6 +42,7 @@ from pellucid.errors import (
 )
 from pellucid.guardian.open import open_package, read_folder
 from pellucid.ports import Query
+from pellucid.sinks import ALIASES, FIELDS
 from pellucid.testing.packages import digest_of
 from pellucid.testing.site import make_site
 
@@ -295,3 +308,14 @@ def test_what_a_node_says_of_itself(tmp_path: Path):
     assert memory_isolation(tmp_path / "nothing") == memory_isolation(tmp_path) == ()
     (tmp_path / "smmu3.0x1").touch()
     assert memory_isolation(tmp_path) == ("smmu_enabled", "iommu_enabled")
+
+
+def test_the_policys_audit_section_becomes_a_sink_with_its_fields(own: Site):
+    assert set(AUDIT_FIELDS) == {*FIELDS, *ALIASES}
+    assert set(LOG_SCHEMES) == set(schemes.SINKS)
+    policy = own.root / "policy.yaml"
+    policy.write_text("audit: {log_destination: 'stdout:', fields: [timestamp, model_name]}")
+    assert operators_log(own) == ["stdout:?fields=timestamp,model_name"]
+    schemes.from_uri("sink", operators_log(own)[0]).close()
+    policy.write_text("audit: {enable_logging: false}")
+    assert operators_log(own) == []

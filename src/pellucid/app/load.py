@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pellucid.app.audit import site_policy as site_policy
 from pellucid.app.clock import SystemClock
 from pellucid.app.packages import FolderOpener, history_for
 from pellucid.core.finding import Verdict
-from pellucid.core.policy import DeviceFacts, History, NodeFacts, Policy, evaluate, parse_policy
+from pellucid.core.policy import DeviceFacts, History, NodeFacts, Policy, evaluate
 from pellucid.core.trust import TrustedPackage, TrustRoot, verify_package
 from pellucid.errors import MissingExtraError, UnknownSchemeError, UsageError
 from pellucid.guardian.open import open_package
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pellucid.guardian.admit import Admitted, Guardian
     from pellucid.ports import EventRecorder
 
-LOG_SCHEMES: Final = ("stdout",)  # where serving can write the operators' log
+LOG_SCHEMES: Final = ("file", "stdout")  # where the operators' log can be written
 _VENDORS: Final = ("AMD", "Intel", "NVIDIA", "ARM", "Apple")
 
 
@@ -59,11 +60,6 @@ def verify(
         return Checked(package, None)
     history = history_for(site, package.name) if site is not None else History()
     return Checked(package, evaluate(policy, package, node_here(package.manifest.backend), history))
-
-
-def site_policy(site: Site) -> Policy:
-    """The site's policy."""
-    return parse_policy(site.policy_bytes())
 
 
 def node_here(backend: str) -> NodeFacts:

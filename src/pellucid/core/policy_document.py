@@ -20,14 +20,10 @@ from pellucid.errors import FormatError, PolicyFormatError
 
 PRECISIONS: Final = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "int4")
 AUDIT_FIELDS: Final = (
-    "timestamp", "trace_id", "call", "client_ip", "model_name", "model_version", "input_size", "input_hash",
-    "output_label", "confidence", "outcome", "error", "inference_time_ms", "execution_time_ms",
-    "precision_mode", "gpu_device", "bucket", "slot",
-)  # fmt: skip
-_DEFAULT_FIELDS: Final = (
     "timestamp", "trace_id", "client_ip", "model_name", "model_version", "input_size", "input_hash",
-    "output_label", "confidence", "inference_time_ms", "precision_mode", "gpu_device",
+    "output_label", "confidence", "inference_time_ms", "execution_time_ms", "precision_mode", "gpu_device",
 )  # fmt: skip
+_DEFAULT_FIELDS: Final = tuple(name for name in AUDIT_FIELDS if name != "execution_time_ms")
 ITEMS_MAX: Final = 256  # limit: of every list in a policy
 
 
