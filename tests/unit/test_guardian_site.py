@@ -20,7 +20,6 @@ from pellucid.app.load import (
     memory_isolation,
     node_facts,
     opener,
-    operators_log,
     sign,
     verify,
 )
