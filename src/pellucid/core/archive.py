@@ -32,6 +32,9 @@ END: Final = bytes(2 * BLOCK)
 GZIP_HEADER: Final = bytes.fromhex("1f8b08000000000000ff")  # deflate, no name, no time, unknown system
 LEVEL: Final = 6
 PROBE: Final = 64 * 2**10  # a file whose first bytes do not shrink is stored: weights rarely do
+PIECE: Final = 256 * 2**10  # packed bytes at a time
+UNPACKED_PIECE: Final = 4 * 2**20  # limit: memory of one step, whatever the packed bytes say
+_REPACKED: Final = "repacked archives are refused: use the archive as it was signed, or its unpacked folder"
 MODE, FILE_TYPE = "0000644", b"0"
 _KINDS: Final = {
     b"1": "a hard link", b"2": "a symbolic link", b"3": "a character device", b"4": "a block device",
@@ -123,52 +126,83 @@ def read_archive(raw: bytes, limits: Limits = DEFAULT_LIMITS) -> PackageFiles:
     """
     if len(raw) > limits.archive_max:
         raise PackageError(f"archive: expected at most {limits.archive_max:,} bytes, got {len(raw):,}")
-    tar = inflate(raw, limits.total_max + limits.count_max * 2 * BLOCK + len(END))
-    folder, files = _read_tar(memoryview(tar), limits)
+    folder, files = _read_tar(_Unpacked(raw), limits)
     return PackageFiles(folder, files, "sha256:" + hashlib.sha256(raw).hexdigest())
 
 
-def inflate(raw: bytes, size_max: int) -> bytes:
-    """Bytes of one gzip member of our form, at most ``size_max``.
+class _Unpacked:
+    """Unpacked bytes of one gzip member of our form, a bounded piece at a time: no bomb unfolds."""
 
-    Raises:
-        PackageError: Another header, damaged, cut off, too large, or bytes after the end.
-    """
-    if raw[: len(GZIP_HEADER)] != GZIP_HEADER:
-        raise PackageError(
-            "archive: expected the gzip header that pellucid writes, got another",
-            hint="repacked archives are refused: use the archive as it was signed, or its unpacked folder",
-        )
-    unpacker = zlib.decompressobj(-15)
-    try:
-        data = unpacker.decompress(memoryview(raw)[len(GZIP_HEADER) :], size_max + 1)
-    except zlib.error as error:
-        raise PackageError(f"archive: expected whole gzip data, got {error}") from error
-    if len(data) > size_max:
-        raise PackageError(f"archive: expected at most {size_max:,} bytes unpacked, got more")
-    if not unpacker.eof:
-        raise PackageError("archive: expected the end of the gzip data, got a cut-off file")
-    trailer = unpacker.unused_data
-    if len(trailer) != 8:
-        got = "a cut-off trailer" if len(trailer) < 8 else f"{len(trailer) - 8:,} bytes after the end"
-        raise PackageError(f"archive: expected 8 trailing gzip bytes, got {got}")
-    if trailer != struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF):
-        raise PackageError("archive: expected the gzip checksum to fit, got damaged data")
-    return data
+    def __init__(self, raw: bytes) -> None:
+        if raw[: len(GZIP_HEADER)] != GZIP_HEADER:
+            raise PackageError(
+                "archive: expected the gzip header that pellucid writes, got another", hint=_REPACKED
+            )
+        self._raw, self._position = memoryview(raw), len(GZIP_HEADER)
+        self._zip = zlib.decompressobj(-15)
+        self._ready, self._used, self._crc, self._size = memoryview(b""), 0, 0, 0
+
+    def take(self, size: int, subject: str) -> bytes:
+        """The next ``size`` bytes."""
+        parts: list[memoryview] = []
+        while size:
+            if self._used == len(self._ready) and not self._more():
+                raise PackageError(f"{subject}: expected {size:,} bytes more, got a cut-off archive")
+            part = self._ready[self._used : self._used + size]
+            self._used, size = self._used + len(part), size - len(part)
+            parts.append(part)
+        return b"".join(parts)
+
+    def _more(self) -> bool:
+        """Unpack the next piece; False at the end of the data."""
+        while not self._zip.eof:
+            packed = self._zip.unconsumed_tail or self._raw[self._position : self._position + PIECE]
+            if not packed:
+                raise PackageError("archive: expected the end of the gzip data, got a cut-off file")
+            if not self._zip.unconsumed_tail:
+                self._position += len(packed)
+            try:
+                piece = self._zip.decompress(packed, UNPACKED_PIECE)
+            except zlib.error as error:
+                raise PackageError(f"archive: expected whole gzip data, got {error}") from error
+            if piece:
+                self._crc, self._size = zlib.crc32(piece, self._crc), self._size + len(piece)
+                self._ready, self._used = memoryview(piece), 0
+                return True
+        return False
+
+    def finish(self) -> None:
+        """Check that nothing follows and that the checksum fits."""
+        if self._used < len(self._ready) or self._more():
+            raise _no_end()
+        trailer = self._zip.unused_data + bytes(self._raw[self._position : self._position + PIECE])
+        if len(trailer) != 8:
+            got = "a cut-off trailer" if len(trailer) < 8 else f"{len(trailer) - 8:,} bytes after the end"
+            raise PackageError(f"archive: expected 8 trailing gzip bytes, got {got}")
+        if trailer != struct.pack("<II", self._crc, self._size & 0xFFFFFFFF):
+            raise PackageError("archive: expected the gzip checksum to fit, got damaged data")
 
 
-def _read_tar(tar: memoryview, limits: Limits) -> tuple[str, dict[str, bytes]]:
-    folder, files, position, total = "", dict[str, bytes](), 0, 0
-    while position + BLOCK <= len(tar) and any(tar[position : position + BLOCK]):
-        path, size = _read_header(bytes(tar[position : position + BLOCK]))
+def _no_end() -> PackageError:
+    return PackageError("archive: expected two zero blocks at the end, got something else")
+
+
+def _read_tar(unpacked: _Unpacked, limits: Limits) -> tuple[str, dict[str, bytes]]:
+    folder, files, total = "", dict[str, bytes](), 0
+    while any(header := unpacked.take(BLOCK, "archive")):
+        path, size = _read_header(header)
         top, _, below = path.partition("/")
         _verify_member(path, below, top, folder or top, files)
         folder, total = top, total + size
         if size > limits.file_max or total > limits.total_max or len(files) >= limits.count_max:
             raise _too_large(below, size, limits)
-        position = _take(tar, position + BLOCK, below, size, files)
-    if bytes(tar[position:]) != END:
-        raise PackageError("archive: expected two zero blocks at the end, got something else")
+        subject = f"path {below!r:.240}"
+        files[below] = unpacked.take(size, subject)
+        if any(unpacked.take(-size % BLOCK, subject)):
+            raise PackageError(f"{subject}: expected zeros after the file, got something else")
+    if any(unpacked.take(BLOCK, "archive")):
+        raise _no_end()
+    unpacked.finish()
     if not files:
         raise PackageError("archive: expected files, got none")
     verify_paths(files)
@@ -190,17 +224,6 @@ def _verify_member(path: str, below: str, top: str, folder: str, files: dict[str
     if previous.encode() > below.encode():
         verify_paths([*files, below])  # a twin is the better reason
         raise PackageError(f"path {below!r:.240}: expected sorted entries, got it after {previous!r:.240}")
-
-
-def _take(tar: memoryview, start: int, path: str, size: int, files: dict[str, bytes]) -> int:
-    end = start + size
-    following = end + (-size % BLOCK)
-    if following > len(tar):
-        raise PackageError(f"path {path!r:.240}: expected {size:,} bytes, got a cut-off archive")
-    if any(tar[end:following]):
-        raise PackageError(f"path {path!r:.240}: expected zeros after the file, got something else")
-    files[path] = bytes(tar[start:end])
-    return following
 
 
 def _too_large(path: str, size: int, limits: Limits) -> PackageError:
@@ -228,7 +251,7 @@ def _read_header(header: bytes) -> tuple[str, int]:
         raise PackageError(
             f"path {path!r:.240}: expected the header that pellucid writes (mode 0644, owner 0, time 0, "
             "plain octal size, right checksum), got another",
-            hint="repacked archives are refused: use the archive as it was signed, or its unpacked folder",
+            hint=_REPACKED,
         )
     return path, size
 
