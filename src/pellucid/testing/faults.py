@@ -53,7 +53,7 @@ class _Proxy:
 
     def __getattr__(self, attribute: str) -> Any:
         found = getattr(self._target, attribute)
-        if attribute not in self._methods:
+        if attribute not in self._methods or not callable(found):
             return found
         name = f"{self._name}.{attribute}"
         return lambda *args, **kwargs: self._faults.write(name, lambda: found(*args, **kwargs))

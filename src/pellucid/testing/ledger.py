@@ -70,6 +70,7 @@ class LedgerFolder:
 
     Attributes:
         followers: Extra followers by name.
+        durable: False where no power loss is played: SQLite then waits for no disk.
     """
 
     root: Path
@@ -78,6 +79,7 @@ class LedgerFolder:
     clock: Clock = field(default_factory=FakeClock)
     key: MemoryKey = field(default_factory=MemoryKey)
     followers: dict[str, Follower] = field(default_factory=dict)
+    durable: bool = True
     _epoch: int = 0
 
     def __post_init__(self) -> None:
@@ -86,6 +88,8 @@ class LedgerFolder:
         self.state = State(self.root / "state.db", self.origin)
         self.vault = Vault(self.root / "vault.db")
         self.index = SqliteIndex(self.root / "index.db")
+        for part in () if self.durable else (self.state, self.vault, self.index):
+            part._db.execute("PRAGMA synchronous=OFF")
         self.reader = LedgerReader(self.store, self.index, self.vault, self.vkey)
 
     @property
