@@ -46,6 +46,7 @@ class OnnxRuntimeBackend:
             path = Path(scratch) / ENGINE_NAME
             made = options.make_options(options.BUILD_LEVEL, threads, severity=0, save_to=str(path))
             session, optimise_ns = _timed_session(model, made)
+            lines.verify()
             settings = _verified_settings(session, lines, threads)
             inputs = tuple(spec_of(value) for value in session.get_inputs())
             outputs = tuple(spec_of(value) for value in session.get_outputs())

@@ -1,0 +1,99 @@
+"""Accuracy: exact where it can be, defined on zeros, closed on nothing and on NaN."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pellucid.core.accuracy import (
+    Samples,
+    clopper_pearson_upper,
+    kl_divergence,
+    measure,
+    quantile,
+    score_form,
+)
+from pellucid.core.recipe import effective, parse_recipe
+from pellucid.errors import UsageError
+
+GATE = effective(parse_recipe(b"name: a\nversion: 1.0.0\nbackend: onnxruntime\ntarget: cpu\nmodel: m\n"))[
+    "gate"
+]
+
+
+def samples(engine: list[list[float]], **more: object) -> Samples:
+    source = [[0.9, 0.1]] * len(engine)
+    labels = ["yes" if row[0] >= row[1] else "no" for row in engine]
+    return Samples(source, engine, ["yes"] * len(engine), labels, **more)  # type: ignore[arg-type]
+
+
+def test_equal_scores_pass() -> None:
+    report = measure(samples([[0.9, 0.1]] * 5, truth=["yes"] * 4 + ["no"]), GATE)
+    assert report["passed"]
+    assert (report["kl_mean"], report["error_max"], report["flips"]) == ("0", "0", 0)
+    assert (report["top1"], report["top1_source"]) == ("0.8", "0.8")
+
+
+def test_nothing_measured_fails_closed() -> None:
+    report = measure(Samples((), (), (), ()), GATE)
+    assert not report["passed"]
+    assert report["findings"] == ["samples: expected a validation set, got none"]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("side", ["source", "engine"])
+def test_a_score_that_is_not_finite_fails_closed(bad: float, side: str) -> None:
+    rows = {"source": [[0.9, 0.1]], "engine": [[0.9, 0.1]]}
+    rows[side] = [[bad, 0.1]]
+    report = measure(Samples(rows["source"], rows["engine"], ["a"], ["a"]), GATE)
+    assert not report["passed"]
+    assert side in report["findings"][0]
+    assert report["kl_mean"] is None
+
+
+def test_a_slice_fails_although_the_whole_passes() -> None:
+    engine = [[0.9, 0.1]] * 990 + [[0.1, 0.9]] * 9 + [[0.9, 0.1]]
+    night = ["day"] * 980 + ["night"] * 20
+    report = measure(samples(engine, slices={"light": night}), GATE | {"kl_mean_max": None})
+    assert [f.partition(":")[0] for f in report["findings"]] == ["slice light=night"]
+    by_value = {s["value"]: s for s in report["slices"]}
+    assert (by_value["night"]["flips"], by_value["night"]["samples"], by_value["day"]["flips"]) == (9, 20, 0)
+    assert report["flips"] == 9
+
+
+def test_every_limit_broken_is_reported() -> None:
+    gate = GATE | {"samples_min": 100, "error_max": "0.1", "kl_max_max": "0.1", "flips_upper_max": "0.01"}
+    report = measure(samples([[0.1, 0.9]] * 3, truth=["yes"] * 3), gate)
+    assert not report["passed"]
+    assert {f.partition(":")[0] for f in report["findings"]} == {
+        "samples", "KL mean", "KL max", "largest error", "flipped decisions",
+        "flipped decisions, upper bound", "loss of top-1",
+    }  # fmt: skip
+
+
+def test_kl_is_defined_on_zeros() -> None:
+    assert kl_divergence([0.0, 1.0], [0.5, 0.5]) == pytest.approx(math.log(2))
+    assert math.isfinite(kl_divergence([1.0, 0.0], [0.0, 1.0]))
+    assert kl_divergence([0.5, 0.5], [0.5, 0.5]) == 0.0
+
+
+def test_scores_are_read_as_what_they_are() -> None:
+    assert score_form([[0.25, 0.75]]) == "probabilities"
+    assert score_form([[0.25], [0.5]]) == "bernoulli"
+    assert score_form([[0.25, 3.0]]) == "softmax"
+    assert score_form([[0.25, 0.25]]) == "softmax"
+
+
+def test_quantiles_are_values_that_were_measured() -> None:
+    assert quantile(list(range(1, 101)), 0.99) == 99
+    assert quantile(list(range(1, 101)), 0.5) == 50
+    assert quantile([7.0], 0.999) == 7.0
+
+
+def test_bounds_need_counts_that_fit() -> None:
+    assert clopper_pearson_upper(0, 0) == 1.0
+    assert clopper_pearson_upper(5, 5) == 1.0
+    for hits, trials, confidence in ((3, 2, 0.95), (-1, 2, 0.95), (0, 2, 1.0), (0, 2, 0.0)):
+        with pytest.raises(UsageError):
+            clopper_pearson_upper(hits, trials, confidence)

@@ -1,0 +1,116 @@
+"""The recipe: strict, whole, and never a silent default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pellucid.core.recipe import Recipe, effective, encode_recipe, parse_recipe
+from pellucid.errors import RecipeError
+
+MINIMAL = {
+    "name": "toy",
+    "version": "1.0.0",
+    "backend": "onnxruntime",
+    "target": "cpu",
+    "model": "model.onnx",
+}
+REASON = {"reason": "measured, and fast enough only so", "reviewer": "R. Reviewer"}
+
+
+def parse(**changes: object) -> Recipe:
+    return parse_recipe(yaml.safe_dump(MINIMAL | changes).encode())
+
+
+def test_the_effective_recipe_reads_back_as_itself() -> None:
+    said = effective(parse(gate={"kl_mean_max": 0.001}, validation={"data": "v.npz"}))
+    assert effective(parse_recipe(encode_recipe(said))) == said
+    assert said["gate"]["kl_mean_max"] == "0.001"
+    assert said["tf32"] is False
+    assert said["validation"] == {"data": "v.npz", "labels": None, "slices": []}
+
+
+def test_strict_refuses_anything_unsaid_and_takes_the_effective_recipe() -> None:
+    whole = effective(parse(strict=False, validation={"data": "v.npz"})) | {"strict": True}
+    assert parse_recipe(encode_recipe(whole)).strict
+    for key in set(whole) - set(MINIMAL) - {"strict"}:
+        with pytest.raises(RecipeError, match=f"strict.*{key}"):
+            parse_recipe(yaml.safe_dump({k: v for k, v in whole.items() if k != key}).encode())
+    del whole["gate"]["kl_mean_max"]
+    with pytest.raises(RecipeError, match=r"gate\.kl_mean_max"):
+        parse_recipe(encode_recipe(whole))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"precision": "fp16"}, "not built by this version"),
+        ({"backend": "tensorrt"}, "not built by this version"),
+        ({"target": "cuda"}, "not built by this version"),
+        ({"tf32": True}, "tf32"),
+        ({"workspace_bytes": 1024}, "workspace"),
+        ({"serve_level": "native"}, "risky choice"),
+        ({"commitment": "plain"}, "risky choice"),
+        ({"nonfinite": "allow"}, "risky choice"),
+        ({"surprise": 1}, "unknown key"),
+        ({"gate": {"surprise": 1}}, r"gate\.surprise"),
+        ({"buckets": [8, 1]}, "ascending"),
+        ({"buckets": [1, 1]}, "ascending"),
+        ({"buckets": [0]}, "from 1 to"),
+        ({"buckets": [True]}, "integer"),
+        ({"pinned_bucket": 3}, "one of the buckets"),
+        ({"version": 1.2}, "version"),
+        ({"version": "01.2"}, "version"),
+        ({"model": "../model.onnx"}, "below the recipe"),
+        ({"model": "/etc/passwd"}, "below the recipe"),
+        ({"gate": {"kl_mean_max": -1}}, "number from 0"),
+        ({"gate": {"kl_mean_max": ".nan"}}, "number from 0"),
+        ({"reasons": [{"choice": "threads"}]}, "expected a value"),
+        ({"reasons": [{"choice": "nothing", **REASON}]}, r"reasons\.choice"),
+        ({"threads": 0}, "threads"),
+        ({"name": "A B"}, "name"),
+    ],
+)
+def test_what_cannot_be_promised_is_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        parse(**changes)
+
+
+@pytest.mark.parametrize("key", ["serve_level", "commitment", "nonfinite"])
+def test_a_risky_choice_stands_with_its_reason(key: str) -> None:
+    risky = {"serve_level": "native", "commitment": "plain", "nonfinite": "allow"}[key]
+    assert getattr(parse(**{key: risky, "reasons": [{"choice": key, **REASON}]}), key) == risky
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: a\nname: b\n", "twice"),
+        ("gate: {kl_mean_max: 1, kl_mean_max: 2}\n", "twice"),
+        ("name: &x a\nversion: *x\n", "alias"),
+        ("- a\n", "mapping"),
+        ("", "mapping"),
+        ("name: !!python/object:os.system x\n", "YAML"),
+        ("a: " + "[" * 40 + "]" * 40, "levels"),
+        ("1: x\n", "text key"),
+        ("name: [\n", "YAML"),
+        ("name: \xff\n".encode("latin-1"), "YAML"),
+    ],
+)
+def test_yaml_means_one_thing(text: str | bytes, words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        parse_recipe(text.encode() if isinstance(text, str) else text)
+
+
+def test_words_of_old_yaml_stay_text() -> None:
+    with pytest.raises(RecipeError, match="strict: expected true or false, got 'yes'"):
+        parse_recipe(b"name: toy\nversion: 1.0.0\nbackend: onnxruntime\ntarget: cpu\nmodel: m\nstrict: yes\n")
+
+
+def test_the_examples_are_strict(repository: Path) -> None:
+    paths = list(repository.glob("examples/*/recipe.yaml"))
+    assert paths
+    for path in paths:
+        assert parse_recipe(path.read_bytes()).strict
