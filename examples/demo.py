@@ -26,7 +26,7 @@ sys.path[:0] = [str(HERE), str(HERE / "credit")]
 from rich.console import Console  # noqa: E402
 from walk import auditor, case, days, heist, making, page  # noqa: E402
 from walk.server import Server  # noqa: E402
-from walk.stage import BrokenError, Stage  # noqa: E402
+from walk.stage import WIDTH, BrokenError, Stage  # noqa: E402
 from walk.state import MARK, Walk  # noqa: E402
 
 
@@ -65,7 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Walk the whole chain, then try to cheat it.")
     parser.add_argument("--folder", type=Path, default=Path(".demo"), help="site to make (default .demo)")
     folder = parser.parse_args().folder
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     walk: Walk | None = None
     try:
         site = prepare(folder)

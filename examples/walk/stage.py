@@ -21,6 +21,7 @@ from rich.text import Text
 
 LONG_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 BLANKS = re.compile(r"(?:[ ]*\n){3,}")
+WIDTH = 100  # of everything the demo prints into a pipe
 COMMAND_S = 100.0  # limit: no single command of the demo may take longer
 KEEP = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "SYSTEMROOT", "COVERAGE_PROCESS_START")
 
@@ -65,7 +66,9 @@ class Stage:
         """A program's own words, set in a little; long digests are shortened for reading."""
         text = LONG_DIGEST.sub(r"\1…", BLANKS.sub("\n\n", self.short(text)).strip("\n"))
         for line in text.splitlines():
-            self.console.print(Text("    " + line.rstrip()), soft_wrap=True)
+            line = line.rstrip()
+            line = line[: WIDTH - 4] if set(line.strip()) == {"─"} else line
+            self.console.print(Text("    " + line), soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
@@ -85,6 +88,7 @@ class Stage:
         """Little more than nothing, and ONNX Runtime's usage reporting off."""
         kept = {name: os.environ[name] for name in KEEP if name in os.environ}
         return kept | {
+            "COLUMNS": str(WIDTH - 4),
             "ORT_DISABLE_TELEMETRY": "1",
             "PELLUCID_SITE": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",

@@ -48,6 +48,15 @@ def flip_engine_byte(archive: Path, target: Path) -> tuple[Path, str]:
     return folder, engine.relative_to(folder).as_posix()
 
 
+def member(archive: Path, name: str) -> bytes:
+    """One file of a package, as anyone can read it."""
+    with tarfile.open(archive) as packed:
+        file = packed.extractfile(f"{archive.name.removesuffix('.tar.gz')}/{name}")
+        if file is None:
+            raise LookupError(f"{archive.name}: expected {name}, got none")
+        return file.read()
+
+
 def change_value(ledger: Path, key: str, change: Callable[[bytes], bytes]) -> None:
     """Change one entry where it lies, and nothing else."""
     entries = read_log(ledger)
