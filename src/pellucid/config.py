@@ -17,17 +17,13 @@ ROLES: Final = ("log", "builder", "qualifier", "approver", "replayer", "exporter
 RECORD_MODES: Final = ("journaled", "durable", "unsafe_record_nothing")
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all sections: unknown keys are errors, so a typing slip is never a silent default."""
-
-
-class SiteSection(_Section):
+class SiteSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``node`` names this machine in every call key: ``[a-z0-9][a-z0-9.-]{0,62}``."""
 
     node: str = "node1"
 
 
-class LedgerSection(_Section):
+class LedgerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How calls become entries.
 
     Attributes:
@@ -61,7 +57,7 @@ class LedgerSection(_Section):
     refusals_per_s: int = 100
 
 
-class ServingSection(_Section):
+class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The data plane's door and limits.
 
     Attributes:
@@ -80,7 +76,7 @@ class ServingSection(_Section):
     queue_max: int = 1024
 
 
-class Config(_Section):
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file. ``keys`` maps a role to a key URI."""
 
     site: SiteSection = SiteSection()
