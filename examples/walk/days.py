@@ -40,7 +40,8 @@ def second_day(walk: Walk) -> None:
     stage.station(
         "The second day",
         "Applications and letters arrive together, half of them as JSON, half as binary tensors. Calls that\n"
-        "arrive together share a batch; every batch is padded to a fixed bucket.",
+        "arrive together share a batch (here a call waits at most 2 ms for company); every batch is padded\n"
+        "to a fixed bucket.",
     )
     walk.server.start()
     asks = [credit_ask(n, a) for n, a in enumerate(walk.applicants)][FIRST_DAY:]

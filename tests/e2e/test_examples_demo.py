@@ -86,6 +86,13 @@ def test_demo_leaves_what_it_says(demo: Run) -> None:
     assert len(list((demo.folder / "packages").glob("*.tar.gz"))) == 2
 
 
+def test_the_page_names_what_was_caught_and_no_person(demo: Run) -> None:
+    page = (demo.folder / "report.html").read_text()
+    assert "bit-exact" in page
+    assert "older than the checkpoint you saw" in page
+    assert "applicant-" not in page
+
+
 def test_demo_reads_well_when_piped(demo: Run) -> None:
     assert "\x1b" not in demo.output, "colour codes in a pipe"
     rules = [line for line in demo.output.splitlines() if "───" in line]
