@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -180,13 +181,11 @@ def replace_file(path: Path, data: bytes, *, scratch: Path | None = None) -> Non
     """
     temporary = (scratch or path.parent) / f".{path.name}.{os.getpid()}.part"
     temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with ExitStack() as left:
+        left.callback(temporary.unlink, missing_ok=True)
+        with os.fdopen(os.open(temporary, flags, 0o644), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

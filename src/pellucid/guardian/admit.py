@@ -8,6 +8,7 @@ entry, nothing is admitted. Source: spec/policy.md, section 'admission'.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -98,12 +99,12 @@ class Guardian:
         if not verdict.allowed:
             self._refuse(package, environment, verdict)
             raise denied(package, verdict)
-        session = self._open(backend, package, environment, verdict)
-        try:
-            return self._admit(session, package, environment, verdict)
-        except BaseException:
-            session.close()
-            raise
+        with ExitStack() as opened:
+            session = self._open(backend, package, environment, verdict)
+            opened.callback(session.close)
+            admitted = self._admit(session, package, environment, verdict)
+            opened.pop_all()  # only an admitted session stays open
+        return admitted
 
     def _verify(self, files: PackageFiles) -> TrustedPackage:
         try:
