@@ -19,7 +19,8 @@ DIFFERS = 6
 
 @click.command("replay")
 @click.argument("call")
-@click.option("--input", "input_path", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True,
+@click.option("--input", "input_path", required=True,
+              type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="Original input: the request as sent (JSON), or its bare values.")  # fmt: skip
 @click.option("--row", type=int, default=None, help="Replay one row of the call, by its number.")
 @click.option("--tolerance", type=float, default=0.0, show_default=True,

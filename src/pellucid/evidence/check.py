@@ -65,7 +65,7 @@ def check_bundle(
         second_opinion(data, trust, seen=seen)
     except PellucidError as error:
         raise VerificationError(
-            f"evidence bundle: two verifiers disagree: verify.py says that it holds, core says {error.message}",
+            f"evidence bundle: two verifiers disagree: verify.py finds it to hold, core says {error.message}",
             hint="this is a defect of pellucid: please report it with the bundle",
         ) from error
     return Checked(tuple(report.holds), tuple(report.notes), report.facts)

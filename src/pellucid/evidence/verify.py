@@ -815,8 +815,10 @@ def verify_bundle(data: bytes, trust: Trust) -> Report:
     """Check everything there is to check; the report says what."""
     report = Report()
     members = report.run("container", read_container, data)
-    if members is None:
-        return report
+    return report if members is None else verify_members(members, trust, report)
+
+
+def verify_members(members: dict[str, bytes], trust: Trust, report: Report) -> Report:
     bundle = Bundle(members, trust, report)
     report.run("manifest.json", check_manifest, bundle)
     if report.failures:
@@ -1031,6 +1033,8 @@ def check_openings(bundle: Bundle, call: Entry) -> None:
     if name in bundle.members:
         given = parse_canonical(name, bundle.members[name])["rows"]
         inputs = {row["row"]: row_digest(row["tensors"]) for row in given}
+        if len(inputs) != len(given):
+            fail(name, "gives a row twice")
     opened: list[str] = []
     for number, opening in enumerate(document["openings"]):
         where = f"{place}: openings[{number}] ({opening['kind']}, row {opening['row']})"

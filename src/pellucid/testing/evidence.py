@@ -31,13 +31,19 @@ from pellucid.core.statement import PAYLOAD_TYPE, QUALIFICATION, make_statement
 from pellucid.core.tensor import Tensor, row_digest, unpack_elements
 from pellucid.core.trust import TrustedPackage, TrustRoot, verify_package
 from pellucid.errors import BuildError, NotFoundError
+from pellucid.evidence.answer import answer_four
+from pellucid.evidence.chain import gather
+from pellucid.evidence.export import Material, export_case, view_log
 from pellucid.keys.file import FileKey
 from pellucid.ledger.reader import LedgerReader
 from pellucid.ports import IsolatedRun, PackageFiles
+from pellucid.replay.replay import Past, ReplayResult, replay_call
+from pellucid.replay.report import make_predicate, sign_report
 from pellucid.stores.memory import MemoryStore
 
 ORIGIN: Final = "toy/pellucid"
 SOURCE: Final = "toy/1/0"
+CREATED: Final = "2026-11-30T17:00:00.000000000Z"
 START_NS: Final = 1_796_000_000_000_000_000
 ROLES: Final = ("exporter", "builder", "qualifier", "approver", "replayer")
 POLICY: Final = b"name: toy\n"
@@ -192,6 +198,7 @@ class ToyCase:
     rows: dict[int, tuple[Tensor, ...]]
     alone: str
     policies: dict[str, bytes] = field(default_factory=dict)
+    reports: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def trust(self) -> TrustRoot:
@@ -237,6 +244,45 @@ def make_case(*, rows_alone: int = 1) -> ToyCase:
     log.append(make_call(3, package, lone, slot=0, bucket=max(1, rows_alone)))
     policies = {sha256(POLICY): POLICY}
     return ToyCase(keys, files, package, log, f"{SOURCE}/1", rows, f"{SOURCE}/3", policies)
+
+
+def export_toy(
+    case: ToyCase,
+    call: str | None = None,
+    *,
+    seen: bytes | None = None,
+    reports: Mapping[str, bytes] | None = None,
+    inputs: Mapping[int, Sequence[Tensor]] | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> bytes:
+    """Evidence bundle of a toy call; ``files`` replaces the package's."""
+    reader = case.log.publish()
+    chain = gather(reader, call or case.call)
+    material = Material(
+        package=case.files.files if files is None else files,
+        policies=case.policies,
+        reports=dict(reports or {}),
+        inputs=dict(inputs or {}),
+        answers=answer_four(chain, case.package),
+    )
+    view = view_log(reader, case.log.vkey, seen)
+    return export_case(reader, view, chain, material, created=CREATED, signer=case.keys["exporter"])
+
+
+def replay_toy(case: ToyCase, isolated: ToyIsolated, *, rows: Sequence[int] | None = None) -> ReplayResult:
+    """Replay the toy call, all rows or some."""
+    chain = gather(case.log.publish(), case.call)
+    given = case.rows if rows is None else {n: case.rows[n] for n in rows}
+    past = Past(chain.call.entry, chain.openings, tuple(e.entry for e in chain.erasures), ENVIRONMENT)
+    return replay_call(past, given, case.package, isolated)
+
+
+def record_replay(case: ToyCase, result: ReplayResult) -> tuple[str, bytes]:
+    """Sign a replay's report and record it; gives its digest and bytes."""
+    report = sign_report(make_predicate(result, time=CREATED), case.keys["replayer"])
+    data = {"call": result.call, "verdict": result.verdict, "report": sha256(report)}
+    case.log.event("replay", data)
+    return sha256(report), report
 
 
 def make_call(
