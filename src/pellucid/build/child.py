@@ -148,13 +148,12 @@ def run_child(
         timer.start()
         try:
             _send(process, request)
-            code = process.wait()
-        except BaseException:
-            _kill(process)
-            process.wait()
-            raise
+            # its end is seen but not taken, so that its group's number is still its own below
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         finally:
             is_late = not timer.is_alive()
+            _kill(process)  # whatever it started, and itself when the caller was interrupted
+            code = process.wait()
             timer.cancel()
             timer.join()
             reader.join()

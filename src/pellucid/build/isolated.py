@@ -8,7 +8,6 @@ from __future__ import annotations
 import resource
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import Any, Final
 
 from pellucid.build.child import limit_self, run_child
 from pellucid.build.frame import pack_tensors, read_frame, unpack_tensors, write_frame
-from pellucid.build.worker import take_streams
+from pellucid.build.worker import guarded, take_streams
 from pellucid.core.recipe import DEFAULT_LIMITS
 from pellucid.core.tensor import Tensor
-from pellucid.errors import BuilderCrashedError, BuildError, PellucidError, by_code
+from pellucid.errors import BuilderCrashedError, BuildError, by_code
 from pellucid.ports import Backend, IsolatedRun
 
 _WARMUP: Final = 5  # precedent: first runs plan memory
@@ -119,15 +118,7 @@ def main(backend_for: Callable[[str], Backend]) -> int:
     if not isinstance(request, dict):
         return 2
     limit_self(DEFAULT_LIMITS | request["recipe"].get("limits", {}))
-    try:
-        reply = _answer(backend_for(request["backend"]), request)
-    except PellucidError as error:
-        reply = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
-    except Exception as error:
-        traceback.print_exc()
-        message = f"engine: expected outputs, got {type(error).__name__}: {error!s:.300}"
-        reply = {"error": {"code": BuildError.code, "message": message, "hint": ""}}
-    write_frame(frames, reply)
+    write_frame(frames, guarded(lambda: _answer(backend_for(request["backend"]), request)))
     return 0
 
 

@@ -7,6 +7,7 @@ in ``failed/`` beside the packages, and an entry either way.
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -216,14 +217,13 @@ def _write(out: Path, name: str, files: dict[str, bytes]) -> Path:
         raise UsageError(
             f"package: expected a new version, got {name}, which exists", hint="raise the version"
         )
-    out.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=".building-", dir=out))
+    temporary = out / f".building-{name}-{os.getpid()}"
     try:
+        temporary.mkdir(parents=True)
         for path, data in files.items():
             place = temporary / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(data)
-        temporary.chmod(0o755)
         temporary.rename(target)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from pellucid.errors import ParseError
 
@@ -25,6 +26,13 @@ _RANDOM: Final = {
     "Multinomial",
     "Bernoulli",
 }
+_INVALID: Final = (
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+)
 _DOMAINS: Final = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
 
 
@@ -67,7 +75,7 @@ def _parse(raw: bytes) -> onnx.ModelProto:
         raise ParseError("model: expected ONNX, got an empty file")
     try:
         model = onnx.load_model_from_string(raw)
-    except Exception as error:  # protobuf's own classes
+    except DecodeError as error:
         raise ParseError(f"model: expected ONNX, got {error!s:.200}") from error
     if not model.graph.node:
         raise ParseError("model: expected a graph with nodes, got none")
@@ -95,7 +103,7 @@ def _location(tensor: onnx.TensorProto) -> str:
 def _verify_valid(model: onnx.ModelProto) -> None:
     try:
         onnx.checker.check_model(model, full_check=True)
-    except Exception as error:  # the checker's, shape inference's and protobuf's own classes
+    except _INVALID as error:
         raise ParseError(f"model: expected valid ONNX, got: {' '.join(str(error).split())[:300]}") from error
 
 

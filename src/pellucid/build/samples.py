@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import csv
 import io
+import struct
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,6 +21,10 @@ import numpy as np
 from pellucid.core.tensor import Tensor, TensorSpec
 from pellucid.errors import FormatError, RecipeError
 
+_BROKEN: Final = (  # what NumPy, zipfile, zlib and struct raise on bytes that are no such file
+    OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, SyntaxError, OverflowError,
+    zipfile.BadZipFile, zlib.error, struct.error,
+)  # fmt: skip
 ROWS_MAX: Final = 10**6  # limit: what one qualification run holds in memory
 _ARRAYS: Final = {
     "BOOL": "|b1", "UINT8": "|u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "|i1",
@@ -89,7 +96,7 @@ def _read_npz(raw: bytes) -> dict[str, Any]:
     try:
         with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except Exception as error:  # zipfile, zlib and NumPy each raise their own
+    except _BROKEN as error:
         raise FormatError(f"validation: expected an .npz file without pickles, got {error!s:.120}") from error
 
 

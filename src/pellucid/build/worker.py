@@ -37,15 +37,20 @@ def main(backend_for: Callable[[str], Backend]) -> int:
         return 2
     folder = Path(request["folder"])
     limit_self(request["recipe"]["limits"])
-    try:
-        result = _build(backend_for, request, folder, frames)
-    except PellucidError as error:
-        result = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
-    except Exception as error:
-        traceback.print_exc()
-        result = {"error": {"code": BuildError.code, "message": f"builder: {_words(error)}", "hint": ""}}
+    result = guarded(lambda: _build(backend_for, request, folder, frames))
     _write(folder / RESULT, msgspec.msgpack.encode(result))
     return 0
+
+
+def guarded(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``work`` gives, or ``{"error": ...}``: whatever a library raises must reach the parent."""
+    try:
+        return work()
+    except PellucidError as error:
+        return {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": {"code": BuildError.code, "message": f"builder: {_words(error)}", "hint": ""}}
 
 
 def take_streams() -> tuple[BinaryIO, BinaryIO]:

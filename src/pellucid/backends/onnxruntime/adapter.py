@@ -18,7 +18,7 @@ import onnxruntime as ort
 
 from pellucid.backends.onnxruntime import device, graph, options
 from pellucid.backends.onnxruntime.log import Log
-from pellucid.backends.onnxruntime.session import OrtSession, spec_of
+from pellucid.backends.onnxruntime.session import REFUSALS, OrtSession, spec_of
 from pellucid.core.digest import sha256
 from pellucid.core.facts import map_layers
 from pellucid.errors import BuildError, ParseError
@@ -119,7 +119,7 @@ def _timed_session(model: bytes, made: ort.SessionOptions) -> tuple[ort.Inferenc
     start = time.monotonic_ns()
     try:
         session = ort.InferenceSession(model, made, providers=options.PROVIDERS)
-    except Exception as error:  # the binding raises many unrelated classes of its own
+    except REFUSALS as error:
         raise ParseError(f"model: expected a graph that onnxruntime takes, got {error!s:.400}") from error
     return session, time.monotonic_ns() - start
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from pellucid.core.facts import Graph, Node
 from pellucid.core.tensor import DATATYPES
@@ -44,7 +45,7 @@ def read(raw: bytes) -> Read:
     """
     try:
         model = onnx.load_model_from_string(raw)
-    except Exception as error:  # protobuf's own classes
+    except DecodeError as error:
         raise ParseError(f"engine: expected ONNX, got {error!s:.200}") from error
     initializers = tuple(t.name for t in model.graph.initializer)
     nodes = tuple(
@@ -60,8 +61,8 @@ def _datatypes(model: onnx.ModelProto) -> dict[str, str]:
     """Datatype of every tensor that can be told; operators outside the standard stay unknown."""
     try:
         model = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False)
-    except Exception:  # a tensor whose type is unknown is reported so
-        return {}
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return {}  # a tensor whose type is not known is reported so
     found = {t.name: _DATATYPES.get(t.data_type, "") for t in model.graph.initializer}
     for value in [*model.graph.input, *model.graph.value_info, *model.graph.output]:
         found[value.name] = _DATATYPES.get(value.type.tensor_type.elem_type, "")

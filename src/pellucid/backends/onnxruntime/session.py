@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 
 from pellucid.core.tensor import Buffer, Tensor, TensorSpec, join_bytes_elements, split_bytes_elements
-from pellucid.errors import BuildError, TensorError
+from pellucid.errors import BuildError, ConfigError, TensorError
 
 _TYPES: Final = {
     "tensor(bool)": "BOOL", "tensor(uint8)": "UINT8", "tensor(uint16)": "UINT16",
@@ -25,6 +26,14 @@ _NUMPY: Final = {
     "INT16": np.dtype("<i2"), "INT32": np.dtype("<i4"), "INT64": np.dtype("<i8"),
     "FP16": np.dtype("<f2"), "BF16": np.dtype("<u2"), "FP32": np.dtype("<f4"), "FP64": np.dtype("<f8"),
 }  # fmt: skip
+_binding: Final = ort.capi.onnxruntime_pybind11_state
+REFUSALS: Final = (  # the binding's classes share no parent of their own
+    RuntimeError, ValueError, TypeError,
+    *(getattr(_binding, name) for name in (
+        "EPFail", "EngineError", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel",
+        "NoSuchFile", "NotImplemented", "RuntimeException",
+    )),
+)  # fmt: skip
 _BFLOAT16: Final = 16  # onnx.TensorProto.BFLOAT16
 
 
@@ -40,6 +49,10 @@ def spec_of(value: Any) -> TensorSpec:
         )
     shape = tuple(d if type(d) is int and d >= 0 else -1 for d in value.shape)
     return TensorSpec(value.name, _TYPES[value.type], shape)
+
+
+if sys.byteorder != "little":
+    raise ConfigError("onnxruntime: expected a little-endian machine, got another")
 
 
 class OrtSession:
@@ -76,15 +89,18 @@ class OrtSession:
                 return self._infer_values(tensors)
             feed = {tensor.name: to_array(tensor) for tensor in tensors}
             arrays = self._session.run(self._names, feed)
-        except (RuntimeError, ValueError, ort.capi.onnxruntime_pybind11_state.InvalidArgument) as error:
+        except REFUSALS as error:
             raise TensorError(f"onnxruntime: expected tensors the model takes, got {error!s:.300}") from error
         return [from_array(spec, array) for spec, array in zip(self._outputs, arrays, strict=True)]
 
     def _verify_inputs(self, tensors: Sequence[Tensor]) -> None:
+        if len(tensors) == len(self._inputs) and all(
+            t.name == s.name and t.datatype == s.datatype for t, s in zip(tensors, self._inputs, strict=True)
+        ):
+            return
         got = [(t.name, t.datatype) for t in tensors]
         expected = [(s.name, s.datatype) for s in self._inputs]
-        if got != expected:
-            raise TensorError(f"inputs: expected {expected!s:.200}, got {got!s:.200}")
+        raise TensorError(f"inputs: expected {expected!s:.200}, got {got!s:.200}")
 
     def _infer_values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         assert self._session is not None
@@ -124,8 +140,8 @@ def from_array(spec: TensorSpec, array: Any) -> Tensor:
     if spec.datatype == "BYTES":
         data: Buffer = join_bytes_elements([str(item).encode() for item in array.reshape(-1)])
     else:
-        data = np.ascontiguousarray(array, _NUMPY[spec.datatype]).tobytes()
-    return Tensor(spec.name, spec.datatype, tuple(array.shape), data)
+        data = array.tobytes()
+    return Tensor(spec.name, spec.datatype, array.shape, data)
 
 
 def _to_value(tensor: Tensor) -> ort.OrtValue:
