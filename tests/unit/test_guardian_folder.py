@@ -187,15 +187,15 @@ def test_a_link_swapped_in_while_the_folder_is_read_is_not_followed(
 def test_a_file_that_changes_size_while_it_is_read_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, change: bytes
 ):
-    real = os.readv
+    real = os.read
     kept = (folder / "recipe.yaml").read_bytes()
 
-    def late(descriptor, buffers):
-        if len(buffers[0]) == len(kept):  # after its size was taken, before it is read
+    def late(descriptor, size):
+        if size == len(kept):  # after its size was taken, before it is read
             (folder / "recipe.yaml").write_bytes(kept + change if change else kept[:10])
-        return real(descriptor, buffers)
+        return real(descriptor, size)
 
-    monkeypatch.setattr(opening.os, "readv", late)
+    monkeypatch.setattr(opening.os, "read", late)
     with pytest.raises(PackageError, match="another size while it was read"):
         read_folder(folder)
 

@@ -27,7 +27,7 @@ from pellucid.core.package import (
 )
 from pellucid.errors import NotFoundError, PackageError
 
-CHUNK: Final = 16 * 2**20
+PIECE: Final = 2**30  # one system call reads less than 2 GiB
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _KINDS: Final = (
@@ -93,6 +93,8 @@ def read_folder(path: Path, limits: Limits = DEFAULT_LIMITS) -> PackageFiles:
 
 def _walk(folder: int, prefix: str, files: dict[str, bytes], limits: Limits) -> None:
     names = sorted(os.listdir(folder))
+    if len(names) > limits.count_max:
+        raise PackageError(f"package: expected at most {limits.count_max:,} files, got {len(names):,} names")
     if not names:
         raise PackageError(f"path {prefix[:-1]!r:.240}: expected files in every folder, got an empty folder")
     if prefix.count("/") >= DEPTH_MAX:
@@ -163,13 +165,11 @@ def _verify_kind(path: str, facts: os.stat_result) -> None:
 def _read_all(descriptor: int, path: str, size: int, size_max: int) -> bytes:
     if size > size_max:
         raise PackageError(f"path {path!r:.240}: expected at most {size_max:,} bytes, got {size:,}")
-    data = bytearray(size)
-    view, position = memoryview(data), 0
-    while position < size:
-        count = os.readv(descriptor, [view[position : position + CHUNK]])
-        if count == 0:
-            break
-        position += count
-    if position != size or os.read(descriptor, 1):
+    parts: list[bytes] = []
+    left = size
+    while left and (part := os.read(descriptor, min(left, PIECE))):
+        parts.append(part)
+        left -= len(part)
+    if left or os.read(descriptor, 1):
         raise PackageError(f"path {path!r:.240}: expected {size:,} bytes, got another size while it was read")
-    return bytes(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

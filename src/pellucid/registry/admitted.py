@@ -12,10 +12,10 @@ from typing import Final
 from pellucid.core.entry import Entry, parse_entry
 from pellucid.core.policy import History
 from pellucid.core.version import parse_version
-from pellucid.errors import FormatError
+from pellucid.errors import FormatError, LimitError
 from pellucid.ports import EntryReader, Query
 
-PAGE: Final = 1000
+LOADS_MAX: Final = 100_000  # limit: one search in memory; a model is loaded a few times a day
 
 
 def history_of(reader: EntryReader, name: str) -> History:
@@ -28,19 +28,18 @@ def history_of(reader: EntryReader, name: str) -> History:
 
 
 def admissions(reader: EntryReader, name: str) -> Iterator[Entry]:
-    """``load`` entries of a model, newest first."""
-    until, seen = 2**63 - 1, set[int]()
-    while True:
-        found = reader.find(Query(type="load", model=name, until_ns=until, limit=PAGE))
-        fresh = [row for row in found if row.index not in seen]
-        for row in fresh:
-            seen.add(row.index)
-            entry = parse_entry(reader.entry(row.index))
-            if _is_admission(entry, name):
-                yield entry
-        if len(found) < PAGE or not fresh:
-            return
-        until = min(row.time_ns for row in found) + 1  # the same moment once more: seen ones are skipped
+    """``load`` entries of a model, newest first.
+
+    Raises:
+        LimitError: More than fit one search: nobody judges by half of a history.
+    """
+    found = reader.find(Query(type="load", model=name, limit=LOADS_MAX + 1))
+    if len(found) > LOADS_MAX:
+        raise LimitError(f"history of {name!r:.80}: expected at most {LOADS_MAX:,} loads, got more")
+    for row in found:
+        entry = parse_entry(reader.entry(row.index))
+        if _is_admission(entry, name):
+            yield entry
 
 
 def _is_admission(entry: Entry, name: str) -> bool:
