@@ -1,22 +1,28 @@
 """fsck: reads every value of a ledger again and believes none of them.
 
-It works on a site and on an auditor's copy of the served files alike. From the entries it makes the
-leaf hashes, from those every tile of every level and the root, and compares each with what lies
-there; every finding names its place. Source: spec/ledger.md, section 8.
+It works on a site and on an auditor's copy of the served files alike. Entries must give the leaf
+hashes, tiles the hashes of the level above, the edge the root, and the root is signed; every finding
+names its place. Source: spec/ledger.md, section 8.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pellucid.core.checkpoint import Checkpoint, verify_checkpoint
 from pellucid.core.entry import parse_entry
 from pellucid.core.merkle.hashing import hash_leaf, root_of
-from pellucid.core.merkle.tile import TILE_WIDTH, TilePath, decode_bundle, decode_tile, parse_path
-from pellucid.core.merkle.tree import Frontier
+from pellucid.core.merkle.tile import (
+    TILE_WIDTH,
+    HashReader,
+    TilePath,
+    decode_bundle,
+    decode_tile,
+    encode_bundle,
+    parse_path,
+)
 from pellucid.errors import FormatError, NotFoundError, PellucidError, VerificationError
 from pellucid.ledger.publisher import CHECKPOINT, read_published
 from pellucid.ledger.state import State
@@ -88,6 +94,9 @@ def fsck(store: Store, state: State | None, vkey: str) -> FsckReport:
 
 @dataclass(slots=True)
 class _Fsck:
+    """Each link of the chain by itself, so that a finding names the link that broke: entry to leaf
+    hash, tile to the tile above, edge tiles to the root, root to the signature."""
+
     store: Store
     state: State | None
     vkey: str
@@ -95,8 +104,6 @@ class _Fsck:
     tiles: int = 0
     calls: int = 0
     ids: set[str] = field(default_factory=set)
-    expected: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)  # tile -> its hashes, so far
-    frontier: Frontier = field(default_factory=Frontier)
 
     def find(self, place: str, reason: str) -> None:
         self.findings.append(Finding(place, reason))
@@ -104,15 +111,15 @@ class _Fsck:
     def run(self) -> FsckReport:
         checkpoint = self._checkpoint()
         size = checkpoint.size if checkpoint is not None else self._claimed_size()
-        read = sum(self._bundle(n, width) for n, width in _bundles(size))
-        for level, n in sorted(self.expected):
-            self._check_tile(level, n, size)
-        if checkpoint is not None and read == size and self.frontier.root() != checkpoint.root:
-            self.find("checkpoint", _differs(checkpoint.root, self.frontier.root(), "root of the entries"))
+        read, roots = self._leaves(size)
+        level = 1
+        while size >> 8 * level:
+            roots = self._level(level, size, roots)
+            level += 1
+        if checkpoint is not None:
+            self._check_root(checkpoint)
         self._check_strays(size)
         return FsckReport(tuple(self.findings), size, read, self.tiles, self.calls)
-
-    # -- heads
 
     def _checkpoint(self) -> Checkpoint | None:
         raw = self._settled()
@@ -147,33 +154,36 @@ class _Fsck:
         claimed = read_published(self.store)
         return claimed.size if claimed is not None else 0
 
-    # -- entries
+    # -- entries and tiles
 
-    def _bundle(self, n: int, width: int) -> int:
-        """Read one bundle and hash what it holds; returns how many entries that was."""
+    def _leaves(self, size: int) -> tuple[int, list[bytes | None]]:
+        """Read all entries and the tiles of their hashes.
+
+        Returns:
+            How many entries were read, and the roots of the full tiles as they are stored.
+        """
+        read, roots = 0, []
+        for n, width in _tiles(size, 0):
+            entries = self._bundle(n, width)
+            read += len(entries)
+            stored = self._tile(0, n, width)
+            for offset, (raw, hashed) in enumerate(zip(entries, stored, strict=False)):
+                if hash_leaf(raw) != hashed:
+                    self._blame_entry(n, offset, width, raw, hashed)
+            roots += [root_of(stored) if stored else None] if width == TILE_WIDTH else []
+        return read, roots
+
+    def _bundle(self, n: int, width: int) -> list[bytes]:
         path = TilePath("entries", 0, n, width)
         try:
             entries = decode_bundle(self._get(path), width)
         except (NotFoundError, FormatError) as error:
             last = n * TILE_WIDTH + width - 1
             self.find(str(path), f"entries {n * TILE_WIDTH:,} to {last:,}: {error.message}")
-            entries = []
+            return []
         for offset, raw in enumerate(entries):
             self._entry(n * TILE_WIDTH + offset, raw)
-        if entries:
-            hashes = [hash_leaf(raw) for raw in entries]
-            self.frontier.extend(hashes)
-            self._expect(0, n, hashes)
-        return len(entries)
-
-    def _get(self, path: TilePath) -> bytes:
-        self.tiles += 1
-        try:
-            return self.store.get(str(path))
-        except NotFoundError:
-            if path.width == TILE_WIDTH:
-                raise
-        return self.store.get(str(TilePath(path.kind, path.level, path.n)))
+        return entries
 
     def _entry(self, index: int, raw: bytes) -> None:
         try:
@@ -186,44 +196,53 @@ class _Fsck:
         self.ids.add(entry.id)
         self.calls += entry.type == "call"
 
-    def _expect(self, level: int, n: int, hashes: list[bytes]) -> None:
-        """Remember what tile ``n`` of a level must hold, and what follows from it above."""
-        self.expected[level, n] = hashes
-        if len(hashes) == TILE_WIDTH:
-            above = self.expected.setdefault((level + 1, n // TILE_WIDTH), [])
-            if len(above) == n % TILE_WIDTH:  # nothing below is missing
-                above.append(root_of(hashes))
-                if len(above) == TILE_WIDTH:
-                    self._expect(level + 1, n // TILE_WIDTH, above)
+    def _blame_entry(self, n: int, offset: int, width: int, raw: bytes, stored: bytes) -> None:
+        index, tile = n * TILE_WIDTH + offset, TilePath("tile", 0, n, width)
+        text = _differs(stored, hash_leaf(raw), "hash of this entry")
+        self.find(f"entry {index}", f"{tile} hash {offset}: {text}")
 
-    # -- tiles
+    def _level(self, level: int, size: int, below: list[bytes | None]) -> list[bytes | None]:
+        """Compare the tiles of a level with the roots of the tiles below them."""
+        roots: list[bytes | None] = []
+        for n, width in _tiles(size, level):
+            stored, begin = self._tile(level, n, width), n * TILE_WIDTH
+            for offset, (made, hashed) in enumerate(zip(below[begin:], stored, strict=False)):
+                if made is not None and made != hashed:
+                    what = f"root of tile {begin + offset} of level {level - 1}"
+                    place = f"{TilePath('tile', level, n, width)} hash {offset}"
+                    self.find(place, _differs(made, hashed, what))
+            roots += [root_of(stored) if stored else None] if width == TILE_WIDTH else []
+        return roots
 
-    def _check_tile(self, level: int, n: int, size: int) -> None:
-        expected = self.expected[level, n]
-        width = min(TILE_WIDTH, (size >> 8 * level) - n * TILE_WIDTH)
+    def _tile(self, level: int, n: int, width: int) -> list[bytes]:
         path = TilePath("tile", level, n, width)
         try:
-            stored = decode_tile(self._get(path), width)
+            return decode_tile(self._get(path), width)
         except (NotFoundError, FormatError) as error:
             self.find(str(path), error.message)
-            return
-        for offset, (left, right) in enumerate(zip(expected, stored, strict=False)):
-            if left != right:
-                self._blame(level, n, offset, path, left, right)
+            return []
 
-    def _blame(self, level: int, n: int, offset: int, path: TilePath, made: bytes, stored: bytes) -> None:
-        """At the leaves: was the entry changed, or its tile?"""
-        index = n * TILE_WIDTH + offset
-        if level == 0:
-            text = "leaf hash of the entry's bytes: the entry or its tile was changed"
-            self.find(f"entry {index}", f"{path} hash {offset}: " + _differs(stored, made, text))
-        else:
-            text = f"root of tile/{level - 1} number {index}"
-            self.find(f"{path} hash {offset}", _differs(stored, made, text))
+    def _get(self, path: TilePath) -> bytes:
+        self.tiles += 1
+        try:
+            return self.store.get(str(path))
+        except NotFoundError:
+            if path.width == TILE_WIDTH:
+                raise
+        return self.store.get(str(TilePath(path.kind, path.level, path.n)))
+
+    def _check_root(self, checkpoint: Checkpoint) -> None:
+        try:
+            root = HashReader(self.store.get, checkpoint.size).root()
+        except (NotFoundError, FormatError):
+            return  # the tile that is missing is a finding already
+        if root != checkpoint.root:
+            self.find("checkpoint", _differs(checkpoint.root, root, "root of the tiles"))
+
+    # -- what else lies there
 
     def _check_strays(self, size: int) -> None:
         """Partial tiles of older checkpoints must be beginnings of what is there now."""
-        full: dict[tuple[str, int, int], list[TilePath]] = defaultdict(list)
         for text in self.store.paths("tile"):
             try:
                 path = parse_path(text)
@@ -234,10 +253,7 @@ class _Fsck:
             if leaves > size:
                 self._check_beyond(text, leaves)
             elif path.width < TILE_WIDTH:
-                full[path.kind, path.level, path.n].append(path)
-        for paths in full.values():
-            for path in paths:
-                self._check_partial(path)
+                self._check_partial(path, size)
 
     def _check_beyond(self, text: str, leaves: int) -> None:
         """Tiles of a plan in progress, or of a head committed since, are fine."""
@@ -246,25 +262,29 @@ class _Fsck:
         if leaves > self.state.head().size:
             self.find(text, "expected nothing beyond the checkpoint, got a tile and no plan for it")
 
-    def _check_partial(self, path: TilePath) -> None:
+    def _check_partial(self, path: TilePath, size: int) -> None:
+        width = min(TILE_WIDTH, (size >> 8 * path.level) - path.n * TILE_WIDTH)
         try:
-            data = self.store.get(str(path))
-            if path.kind == "tile":
-                expected = self.expected.get((path.level, path.n), [])[: path.width]
-                same = decode_tile(data, path.width) == expected or len(expected) < path.width
-            else:
-                hashes = [hash_leaf(raw) for raw in decode_bundle(data, path.width)]
-                same = hashes == self.expected.get((0, path.n), hashes)[: path.width]
-        except PellucidError as error:
-            self.find(str(path), error.message)
-            return
-        if not same:
+            data, grown = self.store.get(str(path)), self.store.get(str(replace(path, width=width)))
+        except NotFoundError:
+            return  # collected while we looked, or missing: then it is a finding already
+        whole = 32 * path.width == len(data) if path.kind == "tile" else _is_bundle(data, path.width)
+        if not whole or not grown.startswith(data):
             self.find(str(path), "expected the beginning of the tile that grew from it, got something else")
 
 
-def _bundles(size: int) -> Iterator[tuple[int, int]]:
-    for n in range(-(-size // TILE_WIDTH)):
-        yield n, min(TILE_WIDTH, size - n * TILE_WIDTH)
+def _is_bundle(data: bytes, width: int) -> bool:
+    try:
+        return encode_bundle(decode_bundle(data, width)) == data
+    except FormatError:
+        return False
+
+
+def _tiles(size: int, level: int) -> Iterator[tuple[int, int]]:
+    """Number and width of every tile of a level."""
+    hashes = size >> 8 * level
+    for n in range(-(-hashes // TILE_WIDTH)):
+        yield n, min(TILE_WIDTH, hashes - n * TILE_WIDTH)
 
 
 def _differs(expected: bytes, got: bytes, what: str) -> str:
