@@ -2,7 +2,7 @@
 
 Accuracy against the source, variance of the bits, latency and memory per bucket. Every engine run
 happens in a process of its own. The result is the predicate of an attestation beside the package.
-Source: requirements B8, B9, B15; spec/package.md, section 'qualification'.
+Source: requirements B8, B9, B15; spec/qualification.md.
 """
 
 from __future__ import annotations

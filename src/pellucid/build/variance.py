@@ -2,7 +2,7 @@
 
 ``invariant``: same bits in every bucket, slot and company. ``bucket-invariant``: same bits in the
 same bucket and slot, whatever the neighbours. ``variant``: neighbours or repetition change bits.
-Source: requirement B9; spec/package.md, section 'qualification'.
+Source: requirement B9; spec/qualification.md, section 3.
 """
 
 from __future__ import annotations

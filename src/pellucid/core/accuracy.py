@@ -1,7 +1,7 @@
 """Accuracy of an engine against its source: what the gate judges, and why it failed.
 
 Pure arithmetic over scores and decisions; fails closed on nothing measured and on non-finite
-numbers. Decimals leave as text. Source: requirement B8; spec/package.md, section 'qualification'.
+numbers. Decimals leave as text. Source: requirement B8; spec/qualification.md, section 2.
 """
 
 from __future__ import annotations

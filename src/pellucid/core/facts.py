@@ -2,7 +2,7 @@
 
 The backward cone of a layer (from its outputs, stopping at its inputs) is what it computes. Exact
 where the builder keeps tensor names; a layer whose tensors it made up is reported as unmapped.
-Source: requirement B4; spec/package.md, section 'facts.json'.
+Source: requirement B4; spec/package.md, section 10.
 """
 
 from __future__ import annotations

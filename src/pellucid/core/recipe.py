@@ -2,7 +2,7 @@
 
 ``parse_recipe`` reads what a person wrote; ``effective`` is the same with every default written
 out, and that is what the package keeps. Decimals stand as text, so that no float is ever signed.
-Source: spec/package.md, section 'recipe.yaml'; requirement B1.
+Source: spec/recipe.md; requirement B1.
 """
 
 from __future__ import annotations

@@ -1,0 +1,89 @@
+"""``pellucid build`` and ``pellucid qualify`` as a person and as a machine meet them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pellucid.app.site import create_site
+from pellucid.testing.builds import write_recipe
+
+pytestmark = pytest.mark.e2e
+
+
+def pellucid(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-m", "pellucid", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=300,
+    )
+
+
+def json_of(*arguments: str | Path) -> tuple[int, dict[str, Any]]:
+    done = pellucid(*arguments, "--json")
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("cli") / "site"
+    create_site(root, node="test1")
+    rows = np.random.default_rng(0).standard_normal((40, 20)).astype("<f4")
+    for name, gate in (("good", {}), ("strict", {"samples_min": 1000})):
+        folder = root / "recipes" / name
+        write_recipe(folder, "credit_like", name=name, validation={"data": "v.npz"}, gate=gate)
+        np.savez(folder / "v.npz", features=rows)
+    return root
+
+
+def test_build_sign_qualify(site: Path) -> None:
+    code, built = json_of("build", site / "recipes/good/recipe.yaml", "--site", site)
+    assert (code, built["name"], built["fused_layers"]) == (0, "good", 1)
+    assert Path(built["folder"]).is_dir()
+    code, _ = json_of("sign", built["folder"], "--site", site)
+    assert code == 0
+    archive = Path(built["folder"] + ".tar.gz")
+    done = pellucid("qualify", archive, "--site", site)
+    assert done.returncode == 0, done.stderr
+    for words in ("accuracy gate", "passed", "variance", "rows/s", "not measured"):
+        assert words in done.stdout
+    code, again = json_of("qualify", archive, "--site", site)
+    assert (code, again["passed"], again["package"]) == (0, True, built["package"])
+    code, shown = json_of("ledger", "get", again["entry"], "--site", site)
+    assert code == 0
+    assert "qualification" in json.dumps(shown)
+
+
+def test_a_gate_that_fails_is_attached_and_exits_five(site: Path) -> None:
+    _, built = json_of("build", site / "recipes/strict/recipe.yaml", "--site", site)
+    assert pellucid("sign", built["folder"], "--site", site).returncode == 0
+    code, found = json_of("qualify", built["folder"] + ".tar.gz", "--site", site)
+    assert (code, found["passed"]) == (5, False)
+    assert found["qualification"]["accuracy"]["findings"] == ["samples: expected at least 1,000, got 40"]
+    assert found["entry"]
+
+
+def test_refusals_say_what_to_do(site: Path, tmp_path: Path) -> None:
+    code, error = json_of("build", tmp_path / "nothing.yaml", "--site", site)
+    assert (code, error["code"]) == (2, "not_found")
+    half = write_recipe(tmp_path / "half", "credit_like", precision="fp16")
+    done = pellucid("build", half, "--site", site)
+    assert done.returncode == 2
+    assert "not built by this version" in done.stderr
+    broken = write_recipe(tmp_path / "broken", b"no onnx", name="broken")
+    done = pellucid("build", broken, "--site", site)
+    assert done.returncode == 5
+    assert "expected ONNX" in done.stderr
+    assert "build.log.jsonl" in done.stderr
+    code, error = json_of("qualify", tmp_path / "nothing.tar.gz", "--site", site)
+    assert code == 2
