@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,17 @@ def test_a_child_has_no_network_where_the_machine_allows(tmp_path: Path) -> None
     [text] = run_child(code, None, tmp_path, timeout_s=60).frames
     names = [line.partition(":")[0].strip() for line in text.splitlines()[2:]]
     assert names == ["lo"]
+
+
+def test_what_a_machine_does_not_allow_is_reported_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, path: None)
+    none = measures.__wrapped__()
+    assert none.prefix == ()
+    assert all(
+        type(reason) is str and "not allowed or not installed" in reason for reason in none.report.values()
+    )
+    monkeypatch.setattr(shutil, "which", lambda name, path: "/bin/false")
+    assert measures.__wrapped__() == none
 
 
 @pytest.mark.parametrize(

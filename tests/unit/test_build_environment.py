@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pellucid.build import environment
 from pellucid.build.child import Ended
 from pellucid.build.environment import describe, loaded_packages, repository, system
 from pellucid.core import canonical
@@ -38,7 +39,7 @@ def test_commit_and_dirtiness_are_the_recipes_own(tmp_path: Path) -> None:
 
 
 def test_every_null_has_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GITHUB_RUN_ID", "GITHUB_REPOSITORY", "PELLUCID_IMAGE_DIGEST", "CI_JOB_ID"):
+    for name in (*environment._CI, environment._IMAGE):
         monkeypatch.delenv(name, raising=False)
     found = describe({"backend": "toy"}, ENDED, tmp_path)
     canonical.encode(found)

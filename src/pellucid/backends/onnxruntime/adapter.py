@@ -2,7 +2,7 @@
 
 The engine is the ONNX graph saved at level EXTENDED and served at level DISABLE_ALL (``portable``):
 byte-identical over processes and CPUs, bit-identical results. ``native`` serves the same file at
-level ALL: faster on convolutions, same bits on one machine only. Source: spec/package.md.
+level ALL: faster on convolutions, same bits on one machine only. Source: spec/recipe.md, section 4.
 """
 
 from __future__ import annotations
