@@ -41,7 +41,7 @@ def parse_original(raw: bytes, specs: Sequence[TensorSpec]) -> list[Tensor]:
     spec = specs[0]
     width = element_count(spec.shape[1:]) if spec.shape[:1] == (-1,) else element_count(spec.shape)
     flat = _flat(document)
-    if not width or len(flat) % width:
+    if not width or not flat or len(flat) % width:
         raise TensorError(f"input {spec.name!r:.80}: expected {width} values a row, got {len(flat):,}")
     shape = (len(flat) // width, *spec.shape[1:]) if spec.shape[:1] == (-1,) else spec.shape
     return [pack_json(spec.name, spec.datatype, shape, flat)]
