@@ -7,6 +7,7 @@ has a say. ECDSA has random nonces, so a committed archive is kept as long as it
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import struct
 import sys
@@ -159,7 +160,7 @@ def digest_cases() -> list[Case]:
 def version_cases() -> list[Case]:
     ordered = ["0", "1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-alpha.beta", "1.0.0-beta.2", "1.0.0-beta.11",
                "1.0.0-rc.1", "1.0.0", "1.0.0.1", "1.2.9", "1.2.10", "1.10", "2"]  # fmt: skip
-    pairs = [(a, b, -1) for a, b in zip(ordered, ordered[1:], strict=False)] + [("1.2", "1.2.0", 0)]
+    pairs = [(a, b, -1) for a, b in itertools.pairwise(ordered)] + [("1.2", "1.2.0", 0)]
     cases = [
         {"name": f"version_{a}_{b}", "operation": "compare", "a": a, "b": b, "expected": order}
         for a, b, order in pairs
