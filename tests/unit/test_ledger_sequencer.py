@@ -472,6 +472,18 @@ def test_many_threads_may_append_while_the_sequencer_runs(tmp_path):
     ledger.close()
 
 
+def test_drafts_of_killed_writers_go_and_those_being_written_stay(ledger):
+    import fcntl
+
+    (ledger.root / "journal").mkdir()
+    dead, alive = (ledger.root / "journal" / f".{name}-00000001.journal.77" for name in ("dead", "alive"))
+    dead.write_bytes(b"half")
+    with open(alive, "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        ledger.integrate()  # its clock is far ahead of the files
+        assert (dead.exists(), alive.exists()) == (False, True)
+
+
 def test_context_records_alone_do_not_make_a_plan(ledger):
     (ledger.root / "journal").mkdir()
     write_segment(ledger.root / "journal", "node1/1/0", 1, [encode_record(Context(0, {}))])

@@ -210,7 +210,7 @@ def _completeness(result: Completeness) -> dict[str, Any]:
         {
             "epoch": part.epoch, "worker": part.worker, "last": part.last, "highest": part.highest,
             "closed": len(part.closed), "unresolved": part.unresolved, "recovered": part.recovered,
-            "not_closed": part.open,
+            "not_closed": [list(pair) for pair in part.open],
         }
         for part in result.parts
     ]  # fmt: skip

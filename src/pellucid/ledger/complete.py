@@ -53,9 +53,10 @@ class Part:
         return max(self.closed, default=0) if self.last is None else self.last
 
     @property
-    def open(self) -> list[int]:
-        """Numbers given out for certain and without an entry: in flight while the epoch lives."""
-        return [n for n in range(1, self.highest + 1) if n not in self.closed]
+    def open(self) -> list[tuple[int, int]]:
+        """Numbers given out for certain and without an entry, as ranges (first, last): in flight while
+        the epoch lives."""
+        return _holes(self.closed, self.highest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class _Count:
         findings = []
         for node in sorted({node for node, _, _ in self._parts}):
             seen = {epoch for name, epoch, _ in self._parts if name == node}
-            missing = sorted(set(range(1, max(seen, default=0))) - seen)
+            missing = _holes(seen, max(seen, default=0))
             if missing:
                 findings.append(f"{node}: epochs {_listed(missing)} have no entry")
             for epoch in sorted(epoch for name, epoch, _ in within if name == node):
@@ -204,14 +205,15 @@ def _integer(data: dict[str, Any], name: str) -> int:
 
 
 def _judge(name: str, part: Part) -> list[str]:
-    findings = [f"{name}: numbers {_listed(sorted(part.twice))} are closed twice"] if part.twice else []
-    if part.last is None:
+    findings = [f"{name}: numbers {_listed(_runs(part.twice))} are closed twice"] if part.twice else []
+    last = part.last
+    if last is None:
         return findings  # alive: numbers without an entry may be in flight
-    beyond = sorted(n for n in part.closed if n > part.last)
+    beyond = [n for n in part.closed if n > last]
     if beyond:
-        findings.append(f"{name}: numbers {_listed(beyond)} lie beyond its last, {part.last}")
+        findings.append(f"{name}: numbers {_listed(_runs(beyond))} lie beyond its last, {last}")
     if part.open and part.recorded:
-        findings.append(f"{name}: numbers {_listed(part.open)} of 1 to {part.last} have no entry")
+        findings.append(f"{name}: numbers {_listed(part.open)} of 1 to {last} have no entry")
     return findings
 
 
@@ -227,14 +229,28 @@ def _notes(name: str, part: Part) -> list[str]:
     return notes
 
 
-def _listed(numbers: list[int]) -> str:
-    """Numbers as ranges, shortened."""
-    ranges: list[list[int]] = []
-    for n in numbers:
+def _holes(present: Iterable[int], last: int) -> list[tuple[int, int]]:
+    """What is missing of 1 to ``last``, as ranges: an entry may claim any last."""
+    holes, following = [], 1
+    for n in sorted(n for n in present if 0 < n <= last):
+        if n > following:
+            holes.append((following, n - 1))
+        following = n + 1
+    return holes + ([(following, last)] if following <= last else [])
+
+
+def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for n in sorted(numbers):
         if ranges and n == ranges[-1][1] + 1:
-            ranges[-1][1] = n
+            ranges[-1] = (ranges[-1][0], n)
         else:
-            ranges.append([n, n])
+            ranges.append((n, n))
+    return ranges
+
+
+def _listed(ranges: list[tuple[int, int]]) -> str:
+    """Ranges as text, shortened."""
     texts = [str(a) if a == b else f"{a}-{b}" for a, b in ranges[:LISTED_MAX]]
     more = "" if len(ranges) <= LISTED_MAX else f" and {len(ranges) - LISTED_MAX} more ranges"
     return ", ".join(texts) + more

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from pellucid.ledger.recorder import closed_epoch
 from pellucid.ledger.state import Numbers, State
 from pellucid.ports import Clock
 
+NUMBERS_MAX: Final = 4 * BLOCK  # limit: more were never given out beyond what the journal has
 DRAFT_AGE_NS: Final = 60 * 10**9
 
 
@@ -81,15 +83,18 @@ class Recovery:
             os.close(fd)
 
     def _read(self, fd: int, source: str, numbers: Numbers) -> BoardImage:
+        known = numbers.highest + 1
         try:
             image = parse_board(os.pread(fd, os.fstat(fd).st_size, 0))
         except FormatError:
+            image = None
+        if image is None or image.next > known + NUMBERS_MAX:
             # a damaged disk: only the journal's numbers are certain, a block may be unknown
-            known = numbers.highest + 1
             return BoardImage(source, bytes(16), 0, known, known + BLOCK, 0, {})
         if image.source != source:
             raise LedgerHaltedError(f"board: expected source {source!r}, got {image.source!r}")
-        return image
+        opened = {n: slot for n, slot in image.open.items() if n <= known + NUMBERS_MAX}
+        return replace(image, open=opened)
 
     def _records(self, source: str, image: BoardImage, numbers: Numbers) -> list[Record]:
         now_ns = self._clock.now_ns()
@@ -154,7 +159,10 @@ def remove_drafts(folder: Path, now_ns: int) -> None:
     """Remove boards and segments that a killed writer never named; young ones may still be made."""
     for path in [*(folder / "board").glob(".*"), *(folder / "journal").glob(".*")]:
         try:
-            if now_ns - path.stat().st_mtime_ns > DRAFT_AGE_NS:
-                path.unlink()
+            fd = lock_dead(path)
+            if fd is not None:
+                os.close(fd)
+                if now_ns - path.stat().st_mtime_ns > DRAFT_AGE_NS:
+                    path.unlink()
         except FileNotFoundError:
             continue  # it was young after all, and has its name now
