@@ -52,6 +52,12 @@ def test_a_score_that_is_not_finite_fails_closed(bad: float, side: str) -> None:
     assert report["kl_mean"] is None
 
 
+def test_another_output_that_is_not_finite_fails_closed() -> None:
+    report = measure(samples([[0.9, 0.1]], error=math.inf), GATE)
+    assert not report["passed"]
+    assert report["findings"][0].startswith("outputs: expected finite")
+
+
 def test_a_slice_fails_although_the_whole_passes() -> None:
     engine = [[0.9, 0.1]] * 990 + [[0.1, 0.9]] * 9 + [[0.9, 0.1]]
     night = ["day"] * 980 + ["night"] * 20

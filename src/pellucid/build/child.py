@@ -57,7 +57,6 @@ class Ended:
         code: Exit status; negative for a signal.
         frames: Messages it sent, in order.
         left_behind: Files it left in its home and temporary folders.
-        peak_rss_bytes: Largest resident memory of any child so far; an upper bound for this one.
     """
 
     code: int

@@ -21,7 +21,7 @@ import numpy as np
 from pellucid.build import environment, golden, worker
 from pellucid.build.child import Ended, run_child
 from pellucid.build.meaning import read_meaning
-from pellucid.build.package import Made, assemble, folder_of
+from pellucid.build.package import Made, assemble
 from pellucid.core.digest import sha256, verify_digest
 from pellucid.core.model_signing import file_digests, root_digest
 from pellucid.core.recipe import Recipe, effective, parse_recipe
@@ -285,8 +285,3 @@ def _record(
     return BuildOutcome(
         target, recipe.name, recipe.version, package, engine, sha256(made.log), made.result["facts"], entry
     )
-
-
-def exists_already(recipe: Recipe, library_version: str, out: Path) -> bool:
-    """True when this version's folder is there."""
-    return (out / folder_of(effective(recipe), library_version)).exists()

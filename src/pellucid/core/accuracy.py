@@ -160,6 +160,8 @@ def _unmeasurable(samples: Samples) -> list[str]:
         bad = sum(not all(map(math.isfinite, row)) for row in rows)
         if bad:
             findings.append(f"{who}: expected finite scores, got {bad} rows with NaN or infinity")
+    if not findings and not math.isfinite(samples.error):
+        findings.append("outputs: expected finite differences, got NaN or infinity on one side")
     return findings
 
 

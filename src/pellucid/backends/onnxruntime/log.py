@@ -59,6 +59,11 @@ class Log:
         self.trace: str | None = None
 
     def __enter__(self) -> Log:
+        if not hasattr(ort, "set_default_logger_callback"):
+            raise BuildError(
+                f"onnxruntime: expected a version that hands over its log, got {ort.__version__}",
+                hint="pip install 'onnxruntime>=1.32'",
+            )
         ort.set_default_logger_callback(self._take, 0)
         return self
 
