@@ -161,8 +161,12 @@ def _entries(chain: Chain) -> str:
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> str:
-    cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+    cells = "".join(f"<tr><th>{escape(name)}</th><td>{_value(value)}</td></tr>" for name, value in rows)
     return f'<div class="scroll"><table>{cells}</table></div>'
+
+
+def _value(text: str) -> str:
+    return f"<code>{escape(text)}</code>" if text.startswith("sha256:") else escape(text)
 
 
 def _page(title: str, lead: str, body: Sequence[str], *, script: bool) -> bytes:

@@ -80,7 +80,8 @@ def _device(data: Mapping[str, Any]) -> str:
     device = data.get("device")
     name = device.get("name") if isinstance(device, Mapping) else device
     threads = data.get("threads")
-    return f"{name or 'a device that was not recorded'}" + (f", {threads} threads" if threads else "")
+    count = "" if not threads else f", {threads} thread" + ("s" if threads != 1 else "")
+    return f"{name or 'a device that was not recorded'}{count}"
 
 
 def _company(chain: Chain) -> str:
@@ -88,7 +89,8 @@ def _company(chain: Chain) -> str:
     if chain.batch is None:
         return f"It ran alone in a bucket of {data['bucket']}"
     others = chain.batch.entry.data["calls"] - 1
-    return f"It shared a bucket of {data['bucket']} with {others} other calls, in slot {data['slot']}"
+    with_whom = f"{others} other call" + ("s" if others != 1 else "")
+    return f"It shared a bucket of {data['bucket']} with {with_whom}, in slot {data['slot']}"
 
 
 def _about_erasure(data: Mapping[str, Any]) -> str:
