@@ -58,6 +58,7 @@ def merkle_cases() -> list[Case]:
         (1, 1000),
     ):
         cases += consistency_cases(old, new)
+    cases += smaller_tree_cases()
     cases += path_cases() + bundle_cases() + growth_cases()
     return cases
 
@@ -107,6 +108,20 @@ def consistency_cases(old: int, new: int) -> list[Case]:
     return variants(f"consistency_{old}_to_{new}", good, bad)
 
 
+def smaller_tree_cases() -> list[Case]:
+    """A proof that is right for a smaller tree must not vouch for a larger one."""
+    leaves = many(8)
+    two, four = root_of(leaves[:2]).hex(), root_of(leaves[:4]).hex()
+    consistency = [item.hex() for item in consistency_proof(2, 4, node_of(leaves[:4]))]
+    inclusion = [item.hex() for item in inclusion_proof(1, 4, node_of(leaves[:4]))]
+    return [
+        {"name": "consistency_of_smaller_tree_fail", "operation": "consistency", "old_size": 2, "new_size": 8,
+         "old_root": two, "new_root": four, "proof": consistency},
+        {"name": "inclusion_in_smaller_tree_fail", "operation": "inclusion", "index": 1, "size": 8,
+         "leaf_hash": leaves[1].hex(), "proof": inclusion, "root": four},
+    ]  # fmt: skip
+
+
 def variants(name: str, good: Case, bad: dict[str, Case]) -> list[Case]:
     return [{"name": name, **good}] + [
         {"name": f"{name}_{what}_fail", **good, **change} for what, change in bad.items()
@@ -125,7 +140,8 @@ def path_cases() -> list[Case]:
                       "expected": {"kind": kind, "level": level, "n": n, "width": width}})  # fmt: skip
     wrong = {
         "leading_group": "tile/0/x000/001", "no_x": "tile/0/001/067", "short": "tile/0/1",
-        "width_0": "tile/0/001.p/0", "width_256": "tile/0/001.p/256", "width_padded": "tile/0/001.p/01",
+        "width_0": "tile/0/001.p/0", "width_256": "tile/0/001.p/256",
+        "width_257": "tile/0/001.p/257", "width_padded": "tile/0/001.p/01",
         "dots": "tile/0/../001", "level": "tile/64/001", "absolute": "/tile/0/001", "newline": "tile/0/001\n",
         "data": "tile/data/001", "upper": "tile/0/X001/067",
     }  # fmt: skip

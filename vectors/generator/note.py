@@ -24,6 +24,8 @@ def note_cases() -> list[Case]:
     second = note.sign_note(text, "other.example/w", other).rpartition(b"\n\n")[2]
     line = raw.rpartition(b"\n\n")[2]
     bad_line = second[:-10] + b"AAAAAAAA" + second[-2:]
+    alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    loose = raw[:-3] + alphabet[alphabet.index(raw[-3]) + 1 :][:1] + raw[-2:]  # spare bits set, same bytes
     only = [vkeys["log"]]
     cases = [
         open_case("open", raw, only, text, [ORIGIN]),
@@ -38,6 +40,7 @@ def note_cases() -> list[Case]:
         open_case("open_no_final_newline_fail", raw[:-1], only),
         open_case("open_carriage_return_fail", raw.replace(b".\n", b".\r\n"), only),
         open_case("open_hyphen_for_dash_fail", raw.replace("—".encode(), b"-"), only),
+        open_case("open_loose_base64_fail", loose, only),
         open_case("open_65_lines_fail", raw + second * 64, only),
         open_case("open_not_utf8_fail", raw.replace("é".encode(), b"\xe9"), only),
     ]
