@@ -100,5 +100,5 @@ def take(tensor: Tensor, slot: int, count: int) -> Tensor:
         data: Buffer = join_bytes_elements(elements[slot * per : (slot + count) * per])
     else:
         size = len(tensor.data) // tensor.shape[0]
-        data = bytes(memoryview(tensor.data)[slot * size : (slot + count) * size])
+        data = bytes(tensor.data[slot * size : (slot + count) * size])
     return Tensor(tensor.name, tensor.datatype, shape, data)

@@ -14,24 +14,16 @@ import asyncio
 import threading
 from collections import deque
 from functools import partial
-from typing import Final
 
-from pellucid.core.bucket import bucket_for, slots_for, take
-from pellucid.core.record import Batch, Call, Row
-from pellucid.core.tensor import Tensor
+from pellucid.core.bucket import bucket_for, slots_for
+from pellucid.core.record import Batch
 from pellucid.errors import PellucidError, UnavailableError
 from pellucid.ports import Clock, Recorder
 from pellucid.serving.call import OpenCall
+from pellucid.serving.closing import Closer, Done
 from pellucid.serving.limits import Limits
 from pellucid.serving.model import Model
-from pellucid.serving.request import InferRequest
-from pellucid.serving.response import Answer, render_answer
-from pellucid.serving.rows import Rows
 from pellucid.serving.worker import Execution, Parts, Worker
-
-Outcome = Answer | PellucidError
-Done = list[tuple[OpenCall, Outcome]]
-UNRECORDED: Final = "unsafe_record_nothing"
 
 
 class BatchCount:
@@ -61,9 +53,8 @@ class Batcher:
         self._recorder, self._limits, self._count = recorder, limits, count
         self._wall, self._now = clock.now_ns, clock.monotonic_ns
         self._worker = Worker(model.session, clock.monotonic_ns, f"{model.name}:{model.version}")
-        self._inline = inline
-        self._rows = Rows(model, limits.keep_outputs_max_bytes)
-        self._recording = recorder.mode != UNRECORDED
+        self._closer = Closer(model, recorder, clock, limits)
+        self._inline, self._shares, self._batched = inline, model.shares, model.signature.batched
         self._queue: deque[OpenCall] = deque()
         self._busy = self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,6 +82,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
+        """Calls queued, and one more while an execution runs."""
         return len(self._queue) + self._busy
 
     def close(self) -> None:
@@ -111,8 +103,8 @@ class Batcher:
         if self._busy or not self._queue:
             return
         calls, rows = self._take()
-        bucket = bucket_for(rows, self.model.buckets) if self.model.signature.batched else 0
-        slots = slots_for([_request(call).rows for call in calls])
+        bucket = bucket_for(rows, self.model.buckets) if self._batched else 0
+        slots = slots_for([call.parsed.rows for call in calls])
         parts = _parts(calls, slots)
         started = self._now()
         if bucket in self._inline:
@@ -123,18 +115,18 @@ class Batcher:
 
     def _take(self) -> tuple[list[OpenCall], int]:
         """Calls that share the next batch, in order of arrival."""
-        first = self._queue.popleft()
-        calls, rows = [first], _request(first).rows
-        if not self.model.shares or first.alone:
+        queue = self._queue
+        first = queue.popleft()
+        calls, rows = [first], first.parsed.rows
+        if not self._shares or first.alone or not queue:
             return calls, rows
-        rest = _rests(first)
-        largest = self.model.buckets[-1]
-        while self._queue:
-            following = self._queue[0]
-            count = _request(following).rows
+        rest, largest = _rests(first), self.model.buckets[-1]
+        while queue:
+            following = queue[0]
+            count = following.parsed.rows
             if following.alone or rows + count > largest or _rests(following) != rest:
                 break
-            calls.append(self._queue.popleft())
+            calls.append(queue.popleft())
             rows += count
         return calls, rows
 
@@ -157,27 +149,16 @@ class Batcher:
         if self._queue and not self._scheduled:
             self._schedule()
 
-    # -- closing ----------------------------------------------------------------------------------
-
     def _record(
         self, calls: list[OpenCall], slots: list[int], bucket: int, started: int, execution: Execution
     ) -> None:
         closed_ns = self._wall()
-        records: list[Call] = []
-        done: Done = []
-        for call, slot in zip(calls, slots, strict=True):
-            outcome, rows, nbytes = self._outcome(call, slot, bucket, execution)
-            done.append((call, outcome))
-            if self._recording:
-                records.append(
-                    self._close(call, outcome, closed_ns, started, execution, slot, bucket, rows, nbytes)
-                )
+        records, done = self._closer.close(calls, slots, bucket, started, closed_ns, execution)
         try:
-            if self._recording:
+            if records:
                 n = self._count.last + 1
-                self._recorder.close_batch(
-                    Batch(n, self.context, bucket, closed_ns, execution.infer_ns, tuple(records))
-                )
+                batch = Batch(n, self.context, bucket, closed_ns, execution.infer_ns, records)
+                self._recorder.close_batch(batch)
                 self._count.last = n
             for call in calls:
                 call.closed = True
@@ -185,57 +166,6 @@ class Batcher:
         except PellucidError as error:
             # without its record no answer leaves; the next start closes these numbers as unresolved
             _settle([(call, error) for call in calls])
-
-    def _close(
-        self,
-        call: OpenCall,
-        outcome: Outcome,
-        closed_ns: int,
-        started: int,
-        execution: Execution,
-        slot: int,
-        bucket: int,
-        rows: tuple[Row, ...],
-        output_bytes: int,
-    ) -> Call:
-        error = outcome if isinstance(outcome, PellucidError) else None
-        stages = (
-            call.decoded - call.started,
-            started - call.decoded,
-            execution.infer_ns,
-            self._now() - call.started,
-        )
-        return call.record(
-            "answered" if error is None else "failed",
-            error,
-            closed_ns,
-            stages,
-            slot=slot,
-            bucket=bucket,
-            rows=rows,
-            output_bytes=output_bytes,
-        )
-
-    def _outcome(
-        self, call: OpenCall, slot: int, bucket: int, execution: Execution
-    ) -> tuple[Outcome, tuple[Row, ...], int]:
-        request = _request(call)
-        if execution.error is not None:
-            return execution.error, self._rows.of_inputs(request) if self._recording else (), 0
-        outputs: list[Tensor] = execution.outputs
-        rows: tuple[Row, ...] = ()
-        nbytes = 0
-        try:
-            if bucket and (bucket != request.rows):
-                outputs = [take(tensor, slot, request.rows) for tensor in outputs]
-            if self._recording:
-                rows = self._rows.of(request, outputs)
-                nbytes = sum([len(tensor.data) for tensor in outputs])
-            key = self._recorder.call_key(call.n)
-            answer = render_answer(self.model.name, self.model.version, request, outputs, key, call.shown)
-        except PellucidError as error:
-            return error, rows, nbytes
-        return answer, rows, nbytes
 
     def _release(self, done: Done) -> None:
         """Called when the promised durability is reached, from any thread."""
@@ -246,26 +176,16 @@ class Batcher:
             self._loop.call_soon_threadsafe(_settle, done)
 
 
-def _request(call: OpenCall) -> InferRequest:
-    assert call.request is not None, "parsed before it is queued"
-    return call.request
-
-
 def _rests(call: OpenCall) -> list[tuple[int, ...]]:
     """Shapes behind the batch axis."""
     return [shape[1:] for shape in call.shapes]
 
 
 def _parts(calls: list[OpenCall], slots: list[int]) -> Parts:
-    inputs = range(len(_request(calls[0]).tensors))
-    return [
-        [(slot, _request(call).tensors[i]) for call, slot in zip(calls, slots, strict=True)] for i in inputs
-    ]
+    inputs = range(len(calls[0].parsed.tensors))
+    return [[(slot, call.parsed.tensors[i]) for call, slot in zip(calls, slots, strict=True)] for i in inputs]
 
 
 def _settle(done: Done) -> None:
     for call, outcome in done:
-        if isinstance(outcome, PellucidError):
-            call.fail(outcome)
-        else:
-            call.settle(outcome)
+        call.settle(outcome)

@@ -11,7 +11,8 @@ from pellucid.serving.limits import MESSAGE_MAX
 from pellucid.serving.request import InferRequest
 from pellucid.serving.response import Answer
 
-_NOT_RUN: Final = -1
+Stages = tuple[int, int, int, int]
+_NEVER_RAN: Final = -1
 
 
 class OpenCall:
@@ -22,6 +23,7 @@ class OpenCall:
         personal: What the entry only commits to.
         trace: Our own trace id, or ``None`` when the client brought one.
         shown: The trace id under which the client finds the call.
+        parsed: Its request, once it was read and fits the model.
         queued: True once a batcher has it, and closes it whatever happens.
         closed: True once its record is appended.
         counted: True when it was refused beyond the rate: it has no entry of its own.
@@ -29,13 +31,13 @@ class OpenCall:
     """
 
     __slots__ = (
-        "accepted_ns", "alone", "closed", "context", "counted", "decoded", "n", "nbytes", "personal",
-        "queued", "reply", "request", "seed", "shapes", "shown", "started", "trace",
+        "accepted_ns", "alone", "closed", "context", "counted", "decoded", "n", "nbytes", "parsed",
+        "personal", "queued", "reply", "seed", "shapes", "shown", "started", "trace",
     )  # fmt: skip
 
     shapes: tuple[tuple[int, ...], ...]
-    request: InferRequest | None
-    reply: asyncio.Future[Answer] | None
+    parsed: InferRequest
+    reply: asyncio.Future[Answer]
 
     def __init__(
         self,
@@ -51,36 +53,53 @@ class OpenCall:
         self.started = self.decoded = started
         self.seed, self.personal, self.trace = seed, personal, trace
         self.shown = trace if trace is not None else personal["trace_id"]
-        self.nbytes, self.shapes, self.request, self.reply = 0, (), None, None
+        self.nbytes, self.shapes = 0, ()
         self.queued = self.closed = self.counted = self.alone = False
 
-    def settle(self, answer: Answer) -> None:
-        """Give the answer to whoever still waits."""
-        if self.reply is not None and not self.reply.done():
-            self.reply.set_result(answer)
+    def settle(self, outcome: Answer | PellucidError) -> None:
+        """Give the outcome to whoever still waits."""
+        if self.reply.done():
+            return  # the caller gave up
+        if isinstance(outcome, PellucidError):
+            self.reply.set_exception(outcome)
+        else:
+            self.reply.set_result(outcome)
 
-    def fail(self, error: PellucidError) -> None:
-        """Give the error to whoever still waits."""
-        if self.reply is not None and not self.reply.done():
-            self.reply.set_exception(error)
+    def refused(self, error: PellucidError, closed_ns: int, took: int) -> Call:
+        """Record of a call that never ran."""
+        return self._record("refused", error, closed_ns, (took, 0, 0, took), _NEVER_RAN, 0, (), 0)
 
-    def record(
+    def ran(
+        self,
+        outcome: Answer | PellucidError,
+        closed_ns: int,
+        stages: Stages,
+        slot: int,
+        bucket: int,
+        rows: tuple[Row, ...],
+        output_bytes: int,
+    ) -> Call:
+        """Record of a call that was executed, or should have been."""
+        if isinstance(outcome, PellucidError):
+            return self._record("failed", outcome, closed_ns, stages, slot, bucket, rows, output_bytes)
+        return Call(
+            self.n, self.context, "answered", None, self.accepted_ns, closed_ns, stages, slot, bucket, rows,
+            self.shapes, (self.nbytes, output_bytes), self.seed, self.personal, self.trace,
+        )  # fmt: skip
+
+    def _record(
         self,
         outcome: str,
-        error: PellucidError | None,
+        error: PellucidError,
         closed_ns: int,
-        stages: tuple[int, int, int, int],
-        *,
-        slot: int = _NOT_RUN,
-        bucket: int = 0,
-        rows: tuple[Row, ...] = (),
-        output_bytes: int = 0,
+        stages: Stages,
+        slot: int,
+        bucket: int,
+        rows: tuple[Row, ...],
+        output_bytes: int,
     ) -> Call:
-        """The call's record, closed."""
-        code = None
-        if error is not None:
-            code, self.personal["message"] = error.code, error.message[:MESSAGE_MAX]
+        self.personal["message"] = error.message[:MESSAGE_MAX]
         return Call(
-            self.n, self.context, outcome, code, self.accepted_ns, closed_ns, stages, slot, bucket, rows,
-            self.shapes, (self.nbytes, output_bytes), self.seed, self.personal, self.trace,
+            self.n, self.context, outcome, error.code, self.accepted_ns, closed_ns, stages, slot, bucket,
+            rows, self.shapes, (self.nbytes, output_bytes), self.seed, self.personal, self.trace,
         )  # fmt: skip

@@ -82,8 +82,7 @@ class Dataplane:
             return
         call.closed = True
         took = self._now() - call.started
-        record = call.record("refused", error, self._wall(), (took, 0, 0, took))
-        call.counted = not self.numbers.close_refused(record)
+        call.counted = not self.numbers.close_refused(call.refused(error, self._wall(), took))
 
     def abandon(self, call: OpenCall) -> None:
         """Last step of every door: a call that nobody closed was cancelled, or met a fault of ours."""
@@ -111,7 +110,7 @@ class Dataplane:
 
     def _parse(self, call: OpenCall, model: Model, body: bytes, header_length: int | None) -> None:
         request = parse_infer(body, header_length, model.signature, call.personal)
-        call.request, call.shapes, call.nbytes = request, request.shapes, request.nbytes
+        call.parsed, call.shapes, call.nbytes = request, request.shapes, request.nbytes
         if not request.from_json and not model.allow_nonfinite:
             verify_finite(request.tensors)
         call.decoded = self._now()

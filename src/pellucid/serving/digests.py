@@ -15,10 +15,11 @@ _SHAPES_MAX: Final = 256  # limit: models with variable trailing dimensions make
 class RowDigester:
     """Digests of rows of one model's inputs, or outputs."""
 
-    __slots__ = ("_plans",)
+    __slots__ = ("_heads", "_plans")
 
     def __init__(self) -> None:
         self._plans: dict[tuple[tuple[int, ...], ...], tuple[tuple[bytes, int], ...]] = {}
+        self._heads: dict[tuple[int, ...], bytes] = {}
 
     def digests(self, tensors: Sequence[Tensor], *, batched: bool) -> list[bytes]:
         """One 32-byte digest a row; a call to a model without batch axis is one row as a whole."""
@@ -39,11 +40,20 @@ class RowDigester:
             plan = self._plans[key] = _make_plan(tensors)
         return plan
 
+    def one(self, tensor: Tensor) -> bytes:
+        """Digest of the row that is this one tensor of leading size 1, not BYTES."""
+        head = self._heads.get(tensor.shape)
+        if head is None:
+            if len(self._heads) >= _SHAPES_MAX:
+                self._heads.clear()
+            head = self._heads[tensor.shape] = _make_plan((tensor,))[0][0]
+        return hashlib.sha256(head + tensor.data).digest()
+
     def _single(self, tensor: Tensor) -> list[bytes]:
+        if tensor.shape[0] == 1:
+            return [self.one(tensor)]
         ((head, size),) = self._plan((tensor,))
         sha256 = hashlib.sha256
-        if tensor.shape[0] == 1:
-            return [sha256(head + tensor.data).digest()]
         view = memoryview(tensor.data)
         return [sha256(head + view[start : start + size]).digest() for start in range(0, len(view), size)]
 

@@ -7,15 +7,35 @@ only one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from pellucid.core.tensor import DATATYPES, TensorSpec
+from pellucid.core.tensor import DATATYPES, TensorSpec, element_count
 from pellucid.ports import Session
 
+PLANS_MAX: Final = 256  # limit: shapes remembered per input
+_KINDS: Final[dict[str, frozenset[type]]] = {
+    "bool": frozenset({bool}), "int": frozenset({int}), "float": frozenset({float, int}),
+}  # fmt: skip
 SHAREABLE: Final = frozenset({"invariant", "bucket-invariant"})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A shape that fits an input.
+
+    Attributes:
+        pack: Packs that many numbers into the input's datatype; ``None`` where JSON has no form.
+        kinds: Python types that such numbers may have.
+    """
+
+    shape: tuple[int, ...]
+    count: int
+    pack: Callable[..., bytes] | None
+    kinds: frozenset[type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +45,8 @@ class Signature:
     Attributes:
         batched: True when axis 0 of every tensor is the batch.
         rows_max: Largest bucket.
+        plans: Per input, shapes that were found right before (``shape_plan`` fills it).
+        every_output: All outputs as JSON, or ``None`` when one of them has no JSON form.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -33,6 +55,8 @@ class Signature:
     rows_max: int
     input_index: Mapping[str, int]
     output_index: Mapping[str, int]
+    plans: tuple[dict[tuple[int, ...], Plan], ...]
+    every_output: tuple[tuple[int, bool], ...] | None
 
 
 def make_signature(
@@ -47,7 +71,20 @@ def make_signature(
         rows_max if batched else 1,
         {spec.name: position for position, spec in enumerate(inputs)},
         {spec.name: position for position, spec in enumerate(outputs)},
+        tuple({} for _ in inputs),
+        None
+        if any(is_binary_only(spec.datatype) for spec in outputs)
+        else tuple((position, False) for position in range(len(outputs))),
     )
+
+
+def make_plan(spec: TensorSpec, shape: tuple[int, ...]) -> Plan:
+    """Plan of a shape that was checked against the input's declaration."""
+    kind, count = DATATYPES[spec.datatype], element_count(shape)
+    pack = None
+    if kind.kind in _KINDS and not is_binary_only(spec.datatype):
+        pack = struct.Struct(f"<{count}{kind.code}").pack
+    return Plan(shape, count, pack, _KINDS.get(kind.kind, frozenset()))
 
 
 @dataclass(frozen=True)

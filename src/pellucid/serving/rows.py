@@ -1,8 +1,16 @@
-"""Rows of a call as the ledger keeps them: digests, decision, and outputs within a bound."""
+"""Rows of a call as the ledger keeps them: digests, decision, and outputs within a bound.
+
+Most calls are one row of one input and one output; for them everything constant is made once. The
+short ways are tested to equal ``core.tensor.row_digest``, ``core.decision.decide`` and
+``core.entry.encode_outputs``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from pellucid.core.decision import decide
 from pellucid.core.entry import encode_outputs
@@ -12,15 +20,28 @@ from pellucid.serving.digests import RowDigester
 from pellucid.serving.model import Model
 from pellucid.serving.request import InferRequest
 
+Decided = tuple[str, str] | tuple[None, None]
+Decide = Callable[[Sequence[Tensor]], Decided]
+_SHAPES_MAX: Final = 256  # limit: output shapes remembered
+
 
 class Rows:
     """Makes ``core.record.Row`` for one model."""
 
-    __slots__ = ("_batched", "_decision", "_inputs", "_keep_max", "_outputs")
+    __slots__ = ("_batched", "_decide", "_heads", "_inputs", "_keep_max", "_outputs", "_plain")
 
     def __init__(self, model: Model, keep_max: int) -> None:
-        self._batched, self._decision, self._keep_max = model.signature.batched, model.decision, keep_max
+        signature = model.signature
+        specs = (*signature.inputs, *signature.outputs)
+        self._batched, self._keep_max = signature.batched, keep_max
         self._inputs, self._outputs = RowDigester(), RowDigester()
+        self._decide = make_decide(model.decision)
+        self._plain = (
+            signature.batched
+            and len(signature.inputs) == len(signature.outputs) == 1
+            and all(spec.datatype != "BYTES" for spec in specs)
+        )
+        self._heads: dict[tuple[int, ...], bytes | None] = {}
 
     def of_inputs(self, request: InferRequest) -> tuple[Row, ...]:
         """Rows of a call that has no outputs."""
@@ -32,14 +53,78 @@ class Rows:
         Raises:
             FormatError: ``meaning.json`` and the outputs do not fit.
         """
-        read = self._inputs.digests(request.tensors, batched=self._batched)
-        given = self._outputs.digests(outputs, batched=self._batched)
+        if self._plain and request.rows == 1:
+            label, confidence = self._decide(outputs)
+            read, given = self._inputs.one(request.tensors[0]), self._outputs.one(outputs[0])
+            return (Row(read, given, label, confidence, self._keep(outputs[0])),)
+        digests = self._inputs.digests(request.tensors, batched=self._batched)
+        given_digests = self._outputs.digests(outputs, batched=self._batched)
         parts = [tuple(outputs)] if request.rows == 1 or not self._batched else rows(outputs)
-        return tuple([self._row(*each) for each in zip(read, given, parts, strict=True)])
+        return tuple([self._row(*each) for each in zip(digests, given_digests, parts, strict=True)])
 
     def _row(self, read: bytes, given: bytes, outputs: tuple[Tensor, ...]) -> Row:
-        label, confidence = decide(self._decision, outputs)
+        label, confidence = self._decide(outputs)
         kept = None
         if sum([len(tensor.data) for tensor in outputs]) <= self._keep_max:
             kept = encode_outputs(outputs)
         return Row(read, given, label, confidence, kept)
+
+    def _keep(self, output: Tensor) -> bytes | None:
+        """``encode_outputs`` of a lone output: all but its data is the same for a shape."""
+        shape = output.shape
+        if shape not in self._heads:
+            if len(self._heads) >= _SHAPES_MAX:
+                self._heads.clear()
+            size = len(output.data)
+            head = encode_outputs([output])[:-size] if 0 < size <= self._keep_max else None
+            self._heads[shape] = head
+        head = self._heads[shape]
+        return None if head is None else head + output.data
+
+
+def make_decide(decision: Mapping[str, Any]) -> Decide:
+    """``core.decision.decide`` of one model, short for a lone FP32 output."""
+    if not decision:
+        return lambda _: (None, None)
+
+    def general(row: Sequence[Tensor]) -> Decided:
+        return decide(decision, row)
+
+    name, kind, labels = decision.get("output"), decision.get("kind"), decision.get("labels")
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        return general
+    if kind == "argmax":
+        return _argmax(name, labels, general)
+    if kind == "threshold" and len(labels) == 2 and type(decision.get("column")) is int:
+        return _threshold(name, decision["column"], float(decision["threshold"]), labels, general)
+    return general
+
+
+def _argmax(name: Any, labels: list[str], general: Decide) -> Decide:
+    unpack, size = struct.Struct(f"<{len(labels)}f").unpack, 4 * len(labels)
+
+    def argmax(row: Sequence[Tensor]) -> Decided:
+        tensor = row[0]
+        if tensor.name != name or tensor.datatype != "FP32" or len(tensor.data) != size:
+            return general(row)
+        scores = unpack(tensor.data)
+        best = max(scores)
+        # doubles that hold 32-bit floats cannot overflow when added
+        return (labels[scores.index(best)], f"{best:.6f}") if math.isfinite(sum(scores)) else (None, None)
+
+    return argmax
+
+
+def _threshold(name: Any, column: int, threshold: float, labels: list[str], general: Decide) -> Decide:
+    def above(row: Sequence[Tensor]) -> Decided:
+        tensor = row[0]
+        data = tensor.data
+        if tensor.name != name or tensor.datatype != "FP32" or not 0 <= column < len(data) // 4:
+            return general(row)
+        scores = struct.unpack(f"<{len(data) // 4}f", data)
+        if not math.isfinite(sum(scores)):
+            return None, None
+        score = scores[column]
+        return (labels[1], f"{score:.6f}") if score >= threshold else (labels[0], f"{1.0 - score:.6f}")
+
+    return above

@@ -1,9 +1,10 @@
 """Strict JSON at the door: no NaN, no byte order mark, no lone surrogate, no member twice.
 
 The decoder refuses all of these but the last: it keeps the second of two members without a word.
-Outside of strings each member has exactly one colon, so when the body's colons are exactly the
-members and the colons in texts of the decoded value, nothing was dropped. Any other count, and any
-escaped colon, takes the slow and exact way. Measured on a body of 600 bytes: 1 us against 11 us.
+Outside of texts each member has exactly one colon, and every member decoded has one of its own. So
+when the body has as many colons as members were decoded, nothing was dropped; likewise when the rest
+stands in decoded texts and none is escaped. Anything else takes the slow and exact way. Measured on a
+body of 600 bytes: 1 us against 11 us.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from pellucid.errors import FormatError
 
 DEPTH_MAX: Final = 64  # limit: a tensor has at most 32 dimensions, and a request a few levels
 _decode: Final = msgspec.json.Decoder().decode
-_NUMBERS: Final = (float, int, bool)
 
 
 def decode_strict(body: bytes | bytearray | memoryview, *, subject: str = "body") -> Any:
@@ -35,7 +35,10 @@ def decode_strict(body: bytes | bytearray | memoryview, *, subject: str = "body"
         raise FormatError(f"{subject}: expected valid JSON, got {error}") from None
     except RecursionError:
         raise _too_deep(subject) from None
-    if raw.count(b":") != _count_colons(value, subject, 0) or b"\\u003" in raw:
+    colons = raw.count(b":")
+    if type(value) is dict and colons == _members(value, subject, 0):
+        return value
+    if colons != _colons(value, subject, 0) or b"\\u003" in raw:
         _refuse_twins(raw, subject)
     return value
 
@@ -44,23 +47,35 @@ def _too_deep(subject: str) -> FormatError:
     return FormatError(f"{subject}: expected at most {DEPTH_MAX} levels of nesting, got more")
 
 
-def _count_colons(value: Any, subject: str, depth: int) -> int:
-    """Members, and colons in texts. Number arrays count nothing: whatever else stands in them
-    makes the counts differ, and then the exact way decides."""
+def _members(value: dict[str, Any], subject: str, depth: int) -> int:
+    """Members of an object and of the objects inside. Arrays of numbers are not looked into:
+    whatever else stands in them makes the counts differ."""
+    if depth > DEPTH_MAX:
+        raise _too_deep(subject)
+    count = len(value)
+    for item in value.values():
+        kind = type(item)
+        if kind is dict:
+            count += _members(item, subject, depth + 1)
+        elif kind is list and item and type(item[0]) is dict:
+            for each in item:
+                if type(each) is dict:
+                    count += _members(each, subject, depth + 1)
+    return count
+
+
+def _colons(value: Any, subject: str, depth: int) -> int:
+    """Members, and colons in texts."""
     kind = type(value)
     if kind is str:
         return int(value.count(":"))
     if depth > DEPTH_MAX:
         raise _too_deep(subject)
     if kind is dict:
-        count = len(value)
-        for key, item in value.items():
-            count += key.count(":")
-            if type(item) not in _NUMBERS:
-                count += _count_colons(item, subject, depth + 1)
-        return count
-    if kind is list and value and type(value[0]) not in _NUMBERS:
-        return sum([_count_colons(item, subject, depth + 1) for item in value])
+        names: int = sum([name.count(":") for name in value])
+        return len(value) + names + sum([_colons(item, subject, depth + 1) for item in value.values()])
+    if kind is list and value and type(value[0]) in (str, list, dict):
+        return sum([_colons(item, subject, depth + 1) for item in value])
     return 0
 
 

@@ -118,6 +118,7 @@ def run(
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # an address is what the socket says; trusted proxies are a later door
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,

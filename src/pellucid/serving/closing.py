@@ -1,0 +1,89 @@
+"""From an execution to records and replies: each call of a batch gets its rows, answer and record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pellucid.core.bucket import take
+from pellucid.core.record import Call, Row
+from pellucid.errors import PellucidError
+from pellucid.ports import Clock, Recorder
+from pellucid.serving.call import OpenCall
+from pellucid.serving.limits import Limits
+from pellucid.serving.model import Model
+from pellucid.serving.request import InferRequest
+from pellucid.serving.response import Answer, render_answer
+from pellucid.serving.rows import Rows
+from pellucid.serving.worker import Execution
+
+Outcome = Answer | PellucidError
+Done = list[tuple[OpenCall, Outcome]]
+UNRECORDED = "unsafe_record_nothing"
+
+
+class Closer:
+    """Closes the calls of one model's executions; appends nothing itself.
+
+    Attributes:
+        recording: False under ``unsafe_record_nothing``: no digests, no decisions, no records.
+    """
+
+    def __init__(self, model: Model, recorder: Recorder, clock: Clock, limits: Limits) -> None:
+        self._name, self._version = model.name, model.version
+        self._call_key, self._now = recorder.call_key, clock.monotonic_ns
+        self._rows = Rows(model, limits.keep_outputs_max_bytes)
+        self.recording = recorder.mode != UNRECORDED
+
+    def close(
+        self,
+        calls: Sequence[OpenCall],
+        slots: Sequence[int],
+        bucket: int,
+        started: int,
+        closed_ns: int,
+        execution: Execution,
+    ) -> tuple[tuple[Call, ...], Done]:
+        """Records, and what each caller gets once they are appended.
+
+        Args:
+            started: Monotonic time at which the batch was put together.
+            closed_ns: Wall clock of the closing.
+        """
+        records: list[Call] = []
+        done: Done = []
+        for call, slot in zip(calls, slots, strict=True):
+            request = call.parsed
+            if execution.error is None:
+                outcome, rows, nbytes = self._outcome(call, request, slot, bucket, execution)
+            else:
+                outcome, nbytes = execution.error, 0
+                rows = self._rows.of_inputs(request) if self.recording else ()
+            done.append((call, outcome))
+            if self.recording:
+                stages = (
+                    call.decoded - call.started,
+                    started - call.decoded,
+                    execution.infer_ns,
+                    self._now() - call.started,
+                )
+                records.append(call.ran(outcome, closed_ns, stages, slot, bucket, rows, nbytes))
+        return tuple(records), done
+
+    def _outcome(
+        self, call: OpenCall, request: InferRequest, slot: int, bucket: int, execution: Execution
+    ) -> tuple[Outcome, tuple[Row, ...], int]:
+        outputs, count = execution.outputs, request.rows
+        rows: tuple[Row, ...] = ()
+        nbytes = 0
+        try:
+            if bucket and bucket != count:
+                outputs = [take(tensor, slot, count) for tensor in outputs]
+            if self.recording:
+                rows = self._rows.of(request, outputs)
+                for tensor in outputs:
+                    nbytes += len(tensor.data)
+            key = self._call_key(call.n)
+            answer = render_answer(self._name, self._version, request, outputs, key, call.shown)
+        except PellucidError as error:
+            return error, rows, nbytes
+        return answer, rows, nbytes
