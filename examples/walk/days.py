@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from walk import crowd, log, thief
 from walk.server import configure
-from walk.stage import BrokenError
+from walk.stage import WIDTH, BrokenError
 from walk.state import FIRST_DAY, Walk, credit_ask
 
 PATIENCE_US = 2000  # a call waits at most this long for company
@@ -53,6 +55,15 @@ def second_day(walk: Walk) -> None:
     stage.good(f"{len(asks) + len(letters)} calls in {seconds:.1f} s, {crowd.CLIENTS} clients at once")
     walk.entries = log.calls(walk.ledger)
     histogram(walk)
+    stage.say("  one line of what operators see (the policy selects the fields):", "dim")
+    shown = json.dumps(json.loads(operators_line(walk)))
+    stage.lines("\n".join(textwrap.wrap(stage.shortened(shown), WIDTH - 4, break_on_hyphens=False)))
+
+
+def operators_line(walk: Walk) -> str:
+    """The newest call in the structured log on the server's stdout."""
+    lines = walk.server.log.read_text().splitlines()
+    return next(line for line in reversed(lines) if '"type":"call"' in line)
 
 
 def digit_asks(folder: Path) -> list[crowd.Ask]:

@@ -43,9 +43,9 @@ def spoiled(walk: Walk, name: str) -> Path:
     return copy
 
 
-def fsck(walk: Walk, copy: Path, reason: str) -> str:
+def fsck(walk: Walk, copy: Path, *reason: str) -> str:
     """Read a copy of the log again, against the key from the site's own trust folder."""
-    return walk.stage.refuse("ledger", "fsck", "--folder", str(copy / "ledger"), code=3, reason=[reason])
+    return walk.stage.refuse("ledger", "fsck", "--folder", str(copy / "ledger"), code=3, reason=reason)
 
 
 def flip_engine(walk: Walk) -> tuple[str, str]:
@@ -59,13 +59,13 @@ def change_value(walk: Walk) -> tuple[str, str]:
     slot = walk.entries[call]["slot"]
     before, after = f'"slot":{slot},'.encode(), f'"slot":{slot + 1},'.encode()
     thief.change_value(copy / "ledger", call, lambda raw: raw.replace(before, after))
-    return "one value in the ledger", fsck(walk, copy, "leaf hash")
+    return "one value in the ledger", fsck(walk, copy, "entry", "hash")
 
 
 def remove_entry(walk: Walk) -> tuple[str, str]:
     copy = spoiled(walk, "removed")
     thief.rewrite(copy / "ledger", thief.without(case_of(walk).call))
-    return "one entry removed, and the tree computed again", fsck(walk, copy, "root of the entries")
+    return "one entry removed, and the tree computed again", fsck(walk, copy, "root")
 
 
 def swap_in_bundle(walk: Walk) -> tuple[str, str]:
@@ -75,7 +75,7 @@ def swap_in_bundle(walk: Walk) -> tuple[str, str]:
     why = walk.stage.check_refusal(
         verify_alone(walk, forged), "verify.py", 3, ["openings", "does not open the commitment"]
     )
-    return "the output swapped, 'refused' for 'granted', in a bundle signed again by its exporter", why
+    return "'refused' made 'granted' in the bundle, signed again with the exporter's key", why
 
 
 def swap_in_log(walk: Walk) -> tuple[str, str]:
@@ -84,8 +84,8 @@ def swap_in_log(walk: Walk) -> tuple[str, str]:
     granted = next(r.call for r in second if r.ask.model == "credit" and r.scores[1] < THRESHOLD)
     thief.rewrite(copy / "ledger", thief.swap_outputs(case_of(walk).call, granted))
     thief.sign_with_own_key(copy)
-    what = "the outputs of two calls swapped in the log, the tree computed again and signed by another key"
-    return what, fsck(walk, copy, "expected a signature by bank.example/credit")
+    what = "two outputs swapped in the log, the tree computed and signed again by another key"
+    return what, fsck(walk, copy, "signature")
 
 
 def restore_older(walk: Walk) -> tuple[str, str]:

@@ -64,11 +64,14 @@ class Stage:
 
     def lines(self, text: str) -> None:
         """A program's own words, set in a little; long digests are shortened for reading."""
-        text = LONG_DIGEST.sub(r"\1…", BLANKS.sub("\n\n", self.short(text)).strip("\n"))
+        text = self.shortened(BLANKS.sub("\n\n", self.short(text)).strip("\n"))
         for line in text.splitlines():
             line = line.rstrip()
             line = line[: WIDTH - 4] if set(line.strip()) == {"─"} else line
             self.console.print(Text("    " + line), soft_wrap=True)
+
+    def shortened(self, text: str) -> str:
+        return LONG_DIGEST.sub(r"\1…", text)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))

@@ -219,6 +219,7 @@ def test_no_value_of_an_applicant_stands_in_tiles_logs_or_tmp(
     needles = [text.encode() for text in sorted(texts | people)]
     haystack = contents(demo.folder / "ledger" / "tile", demo.temporary)
     haystack["server.log"] = (demo.folder / "server.log").read_bytes()
+    assert haystack["server.log"].count(b'"output_label"') >= 400, "the structured log is on"
     assert found(needles, haystack) == []
     vault = contents(demo.folder / "ledger")
     assert found([b"applicant-0399"], vault), "the vault holds subjects, so the search is no blind one"
