@@ -15,11 +15,13 @@ from pellucid.core.digest import sha256
 from pellucid.core.entry import Opening
 from pellucid.core.note import format_vkey
 from pellucid.core.signature import raw_ed25519
+from pellucid.core.times import parse_time
 from pellucid.errors import NotFoundError, PolicyDeniedError, RollbackError, VerificationError
 from pellucid.evidence import verify
 from pellucid.evidence.chain import gather
 from pellucid.evidence.check import check_bundle, run_verifier
 from pellucid.evidence.export import export_period, verifier, view_log
+from pellucid.evidence.period import find_period, widen
 from pellucid.testing.evidence import (
     CREATED,
     ORIGIN,
@@ -380,3 +382,64 @@ def test_an_opening_of_nothing_is_not_exported_as_one(case: ToyCase) -> None:
 def test_the_verifier_in_the_bundle_is_this_one(case: ToyCase) -> None:
     members = read_container(export_toy(case))
     assert sha256(members["verify.py"]) == sha256(Path(verify.__file__).read_bytes())
+
+
+# -- completeness of a period
+
+
+def with_epoch(case: ToyCase, last: int, **closing) -> ToyCase:
+    """The toy's calls 1 to 3, between an opening and a closing entry of their worker."""
+    opened = {"epoch": 1, "worker": 0, "workers": 1, "phase": "open"}
+    case.log.event("epoch", opened)
+    case.log.entries.insert(0, case.log.entries.pop())
+    case.log.event("epoch", {"epoch": 1, "worker": 0, "phase": "closed", "last": [last], **closing})
+    return case
+
+
+def period(case: ToyCase, start: int = 0, stop: int | None = None) -> bytes:
+    reader = case.log.publish()
+    view = view_log(reader, case.log.vkey)
+    stop = stop or len(case.log.entries)
+    return export_period(reader, view, start, stop, created=CREATED, signer=case.keys["exporter"])
+
+
+def test_a_whole_epoch_is_counted(case: ToyCase) -> None:
+    checked = check_bundle(period(with_epoch(case, 3)), case.trust)
+    assert any("calls 1 to 3, 3 recorded, each closed exactly once" in text for text in checked.holds)
+
+
+def test_a_number_without_an_entry_is_missing(case: ToyCase) -> None:
+    with pytest.raises(VerificationError, match=r"1 of the calls 1 to 4 are missing, the first is 4"):
+        check_bundle(period(with_epoch(case, 4)), case.trust)
+
+
+def test_a_number_beyond_the_last_is_refused(case: ToyCase) -> None:
+    with pytest.raises(VerificationError, match="beyond the last one given out"):
+        check_bundle(period(with_epoch(case, 2)), case.trust)
+
+
+def test_a_number_closed_twice_is_refused(case: ToyCase) -> None:
+    case.log.entries.append(case.log.entries[3])
+    with pytest.raises(VerificationError, match="closed twice"):
+        check_bundle(period(case), case.trust)
+
+
+def test_part_of_an_epoch_says_that_it_cannot_be_counted(case: ToyCase) -> None:
+    with_epoch(case, 3)
+    checked = check_bundle(period(case, 1), case.trust)
+    assert any("its opening entry lies outside" in note for note in checked.notes)
+    checked = check_bundle(period(case, 0, len(case.log.entries) - 1), case.trust)
+    assert any("its closing entry lies outside" in note for note in checked.notes)
+
+
+def test_a_period_is_widened_to_whole_epochs(case: ToyCase) -> None:
+    with_epoch(case, 3)
+    reader = case.log.publish()
+    call = gather(reader, case.call).call
+    at = parse_time(call.entry.time)
+    start, stop = find_period(reader, at, at)
+    assert start < call.index < stop
+    assert widen(reader, start, stop) == (0, len(case.log.entries))
+    assert widen(reader, 1, 2) == (1, 2)
+    with pytest.raises(NotFoundError):
+        find_period(reader, 1, 2)

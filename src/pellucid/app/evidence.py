@@ -14,14 +14,14 @@ from pellucid.app.load import opener
 from pellucid.core.digest import parse_digest, sha256
 from pellucid.core.times import format_time
 from pellucid.core.trust import TrustedPackage, verify_package
-from pellucid.errors import NotFoundError, PellucidError, UsageError
+from pellucid.errors import PellucidError, UsageError
 from pellucid.evidence.answer import answer_four
 from pellucid.evidence.chain import Chain, gather
 from pellucid.evidence.check import Checked, check_bundle
 from pellucid.evidence.export import Material, digest_of, export_case, export_period, view_log
+from pellucid.evidence.period import find_period, widen
 from pellucid.evidence.report_html import render_case_report
 from pellucid.evidence.story import tell_story
-from pellucid.ports import Query
 from pellucid.replay.original import input_specs, parse_original, pick_rows
 from pellucid.replay.replay import Past, ReplayResult, replay_call
 from pellucid.replay.report import make_predicate, render_report, sign_report
@@ -191,21 +191,30 @@ def export(
 
 
 def export_time(
-    site: Site, since_ns: int, until_ns: int, out: Path, *, reason: str = "", seen: bytes | None = None
+    site: Site,
+    since_ns: int,
+    until_ns: int,
+    out: Path,
+    *,
+    reason: str = "",
+    seen: bytes | None = None,
+    is_narrow: bool = False,
 ) -> Exported:
     """Write the evidence bundle of a period: every entry from the first to the last within it.
+
+    Args:
+        since_ns: First moment, nanoseconds since 1970.
+        until_ns: Last moment.
+        is_narrow: Leave out what lies outside the period. Else the bundle is widened to the whole
+            part of every worker that answered in it, so that its calls can be counted.
 
     Raises:
         NotFoundError: No entry lies in the period.
     """
     with _opened(site) as ledger:
-        found = [
-            ledger.reader.find(Query(since_ns=since_ns, until_ns=until_ns, limit=1, newest_first=newest))
-            for newest in (False, True)
-        ]
-        if not found[0] or not found[1]:
-            raise NotFoundError("period: expected entries in it, got none")
-        start, stop = found[0][0].index, found[1][0].index + 1
+        start, stop = find_period(ledger.reader, since_ns, until_ns)
+        if not is_narrow:
+            start, stop = widen(ledger.reader, start, stop)
         view = view_log(ledger.reader, ledger_vkey(site), seen)
         bundle = export_period(
             ledger.reader, view, start, stop, created=now(), signer=site.signer("exporter")

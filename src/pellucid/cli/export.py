@@ -27,6 +27,8 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
               help="Checkpoint the recipient saw before; the bundle then proves to continue it.")  # fmt: skip
 @click.option("--input", "input_path", type=_FILE, default=None,
               help="Original input of the call, to be shown to match.")  # fmt: skip
+@click.option("--narrow", "is_narrow", is_flag=True,
+              help="A period without the rest of the epochs that cross its edges.")  # fmt: skip
 @click.option("--reason", default="", help="Why it is exported; stands in the ledger.")
 @site_option
 @json_option
@@ -37,6 +39,7 @@ def command(
     out: Path,
     seen: Path | None,
     input_path: Path | None,
+    is_narrow: bool,
     reason: str,
     site_path: Path | None,
     as_json: bool,
@@ -55,7 +58,7 @@ def command(
         exported = export(site, call, out, reason=reason, seen=before, original=original)
     else:
         first, last = parse_time(since or ""), parse_time(until or "")
-        exported = export_time(site, first, last, out, reason=reason, seen=before)
+        exported = export_time(site, first, last, out, reason=reason, seen=before, is_narrow=is_narrow)
     emit(_value(exported), lambda console: _render(console, exported), as_json=as_json)
 
 

@@ -1291,22 +1291,50 @@ def check_period(bundle: Bundle) -> None:
 
 
 def check_numbers(bundle: Bundle, entries: list[Entry]) -> None:
-    """Call numbers: each closed once; in an epoch that opens and closes here, all of them."""
-    closed: dict[str, dict[int, Entry]] = {}
+    """A worker of an epoch gives out the numbers 1 to ``last`` and closes each exactly once. Where its
+    opening and its closing entry are both in the range, every number has to be there."""
+    closed: dict[str, set[int]] = {}
+    opened: set[str] = set()
+    last: dict[str, int] = {}
+    unrecorded: set[str] = set()
     for entry in entries:
         if entry.type == "call":
             writer, _, number = entry.id.rpartition("/")
-            if int(number) in closed.setdefault(writer, {}):
+            if int(number) in closed.setdefault(writer, set()):
                 fail(entry.place, f"the call number {entry.id} was closed twice")
-            closed[writer][int(number)] = entry
-    for writer, numbers in sorted(closed.items()):
-        low, high = min(numbers), max(numbers)
-        missing = high - low + 1 - len(numbers)
-        text = f"{writer}: call numbers {low} to {high}"
-        if missing:
-            bundle.report.note(f"{text}: {missing} of them are not closed within this range")
-        else:
-            bundle.report.hold(f"{text}, each closed exactly once")
+            closed[writer].add(int(number))
+        elif entry.type in ("epoch", "gap") and "worker" in entry.data:
+            writer = f"{entry.id.partition('/')[0]}/{entry.data['epoch']}/{entry.data['worker']}"
+            if entry.type == "gap":
+                if entry.data.get("reason") == "unsafe_record_nothing":
+                    unrecorded.add(writer)
+                bundle.report.note(f"{entry.place}: a gap is declared: {str(entry.data.get('reason'))[:200]}")
+            elif entry.data["phase"] == "open":
+                opened.add(writer)
+            else:
+                (last[writer],) = entry.data["last"]
+    for writer in sorted(closed.keys() | (opened & last.keys())):
+        where = f"log/range.jsonl: {writer}"
+        bundle.report.run(where, check_writer, bundle, where, closed.get(writer, set()),
+                          last.get(writer), writer in opened, writer in unrecorded)  # fmt: skip
+
+
+def check_writer(
+    bundle: Bundle, place: str, closed: set[int], last: int | None, whole: bool, gap: bool
+) -> None:
+    if last is not None and max(closed, default=0) > last:
+        fail(place, f"a call has a number beyond the last one given out, {last}")
+    if last is not None and whole:
+        if len(closed) != last and not gap:
+            missing = next(number for number in range(1, last + 1) if number not in closed)
+            fail(place, f"{last - len(closed)} of the calls 1 to {last} are missing, the first is {missing}")
+        bundle.report.hold(f"{place}: calls 1 to {last}, {len(closed)} recorded, each closed exactly once")
+        return
+    edge = "opening" if last is not None else "closing"
+    text = f"{len(closed)} calls, numbers {min(closed)} to {max(closed)}, none twice"
+    bundle.report.note(
+        f"{place}: {text}; its {edge} entry lies outside this range, so they cannot be counted"
+    )
 
 
 COMMON = {"page", "verifier", "case", "checkpoint", "consistency", "entry", "proof"}

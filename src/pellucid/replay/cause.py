@@ -17,7 +17,7 @@ SLOTS_MAX: Final = 8  # limit: slots tried beside the recorded one
 THREADS: Final = (1, 2, 4, 8)
 SERVE_LEVELS: Final = ("portable", "native")
 BRINGS_BACK: Final = "brings the recorded bits back"
-NO_EFFECT: Final = "does not"
+NO_EFFECT: Final = "does not bring them back"
 NOT_TRIED: Final = "could not be tried"
 
 
