@@ -261,3 +261,44 @@ def test_clients_that_vanish_do_not_stop_the_door(door: Door):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.sendall(post(GOOD)[:cut] or b"P")
     assert door.talk(post(GOOD))[0][0] == 200
+
+
+def test_clients_that_say_nothing_or_never_finish_are_let_go(door: Door, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pellucid.servers.http.protocol.HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("pellucid.servers.http.body.BODY_TIMEOUT_S", 0.05)
+    with door.connect() as silent, door.connect() as slow:
+        slow.sendall(b"POST /v2 HTTP/1.1\r\nhos")
+        assert silent.recv(10) == b""
+        assert slow.recv(10) == b""
+    with door.connect() as connection:
+        connection.sendall(post(b'{"inputs"', "content-length: 100"))
+        ((status, headers, _),) = answers(connection.recv(65_536))
+    assert status == 504
+    assert door.call(headers).error == "deadline"
+
+
+def test_a_client_that_sends_for_ever_behind_its_refusal_is_cut(door: Door, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pellucid.servers.http.protocol.LINGER_BYTES", 300_000)
+    with door.connect() as connection, pytest.raises(OSError):
+        send_for_ever(connection)
+
+
+def send_for_ever(connection: socket.socket) -> None:
+    connection.sendall(post(b"", "content-length: 1000000000000000000"))
+    for _ in range(10_000):
+        connection.sendall(bytes(65_536))
+
+
+def test_a_fault_of_ours_is_500_in_json_and_the_number_is_closed(
+    door: Door, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("pellucid.serving.dataplane.parse_infer", broken)
+    ((status, headers, body),) = door.talk(post(GOOD))
+    assert status == 500
+    assert json.loads(body) == {"error": "server: expected an answer, got a fault of its own"}
+    assert headers["content-type"] == "application/json"
+    assert "ZeroDivisionError" in capfd.readouterr().err
+    assert not door.recorder.open

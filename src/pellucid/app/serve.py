@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     SiteRecorder = JournalRecorder | NothingRecorder
 
 DRAIN_S: Final = 30.0  # limit: calls in flight at a stop
-HISTORY_S: Final = 30.0  # limit: what a dead server left is integrated before anything is admitted
+HISTORY_S: Final = 600.0  # limit: what a dead server left is integrated before anything is admitted
+TELL_S: Final = 5.0
 SEQUENCER_DRAIN_S: Final = 120.0  # limit: what the journal holds at a stop
 PLATFORMS: Final = {"onnxruntime": "onnx_onnxv1", "reference": "onnx_onnxv1", "tensorrt": "tensorrt_plan"}
 
@@ -99,7 +100,7 @@ def _with_ledger(
     supervisor = Supervisor(sequencer_command(site), told)
     supervisor.start()
     try:
-        _await_history(site, f"{recorder.source}/e1")
+        _await_history(site, f"{recorder.source}/e1", report)
         _serve(site, recorder, listener, supervisor, ready, report)
     finally:
         recorder.close()
@@ -107,7 +108,7 @@ def _with_ledger(
             report(f"sequencer: expected to finish within {SEQUENCER_DRAIN_S:.0f} s, got stopped")
 
 
-def _await_history(site: Site, key: str) -> None:
+def _await_history(site: Site, key: str, report: Callable[[str], None]) -> None:
     """Wait until the ledger holds our epoch, and so everything before it: the guardian judges by it.
 
     Raises:
@@ -116,11 +117,14 @@ def _await_history(site: Site, key: str) -> None:
     from pellucid.app.ledger import open_ledger
 
     clock = SystemClock()
-    until = clock.monotonic_ns() + int(HISTORY_S * 1e9)
-    while clock.monotonic_ns() < until:
+    began = told = clock.monotonic_ns()
+    while clock.monotonic_ns() - began < HISTORY_S * 1e9:
         with contextlib.closing(open_ledger(site)) as ledger, contextlib.suppress(NotFoundError):
             ledger.reader.locate(key)
             return
+        if clock.monotonic_ns() - told > TELL_S * 1e9:
+            told = clock.monotonic_ns()
+            report("waiting for the ledger to take in what was recorded before")
         clock.wait(0.02)
     raise UnavailableError(
         f"ledger: expected entry {key} within {HISTORY_S:.0f} s, got none: the sequencer does not run",
@@ -149,6 +153,7 @@ def _serve(
 
     gc.collect()
     gc.freeze()  # what lives as long as the process is not looked at again
+    gc.set_threshold(50_000, 20, 50)  # calls leave no cycles: look rarely
     try:
         run(
             make_app(plane), listener, attach=plane.attach, started=started,

@@ -77,6 +77,8 @@ class Supervisor:
             ran_s = _watch(child)
             if self._stopping.is_set():
                 return
+            with self._lock:
+                self._close_pipe()
             self._report("ended", child.returncode)
             self.restarts += 1
             pause = BACKOFF_S[0] if ran_s > HEALTHY_S else min(pause * 2, BACKOFF_S[1])
