@@ -13,6 +13,7 @@ from pellucid.core.dsse import sign_bundle
 from pellucid.core.manifest import make_manifest, parse_manifest
 from pellucid.core.model_signing import file_digests, root_digest, sign_package, signing_payload
 from pellucid.core.package import PackageFiles
+from pellucid.core.qualification import matching_qualification
 from pellucid.core.statement import PAYLOAD_TYPE, make_statement
 from pellucid.core.trust import TrustedPackage, TrustRoot, verify_package
 from pellucid.errors import (
@@ -22,7 +23,15 @@ from pellucid.errors import (
     SignatureError,
     VerificationError,
 )
-from pellucid.testing.packages import CREATED, MemorySigner, Workshop, attached, changed, digest_of
+from pellucid.testing.packages import (
+    CREATED,
+    ENVIRONMENT,
+    MemorySigner,
+    Workshop,
+    attached,
+    changed,
+    digest_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +144,33 @@ def test_recipe_and_manifest_must_name_the_same_model(shop: Workshop):
 def test_one_engine_and_no_more(shop: Workshop):
     with pytest.raises(PackageError, match="one file below engine/, got 2"):
         verify_package(shop.package(extra={"engine/second.fake": b"x"}), shop.trust)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"precision": 32}, {"serve_level": "fast"}, {"threads": 0}, {"threads": "1"}, {"threads": True},
+        {"buckets": 8}, {"buckets": "8"}, {"buckets": [0]}, {"buckets": [1] * 65}, {"pinned_bucket": "8"},
+        {"commitment": "none"}, {"nonfinite": "maybe"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_signed_recipe_that_nobody_could_serve_is_refused(shop: Workshop, change: dict):
+    with pytest.raises(PackageError, match=next(iter(change))):
+        verify_package(shop.package(recipe=change), shop.trust)
+
+
+def test_a_reader_keeps_what_a_later_recipe_says(shop: Workshop):
+    trusted = verify_package(shop.package(recipe={"speculation": {"depth": 3}}), shop.trust)
+    assert trusted.recipe["speculation"] == {"depth": 3}
+
+
+@pytest.mark.parametrize("device", [None, 5, {}, {"isa": 5}, {"isa": [1]}, {"isa": "avx2"}], ids=str)
+def test_an_odd_environment_differs_and_nothing_else(shop: Workshop, device: object):
+    files = shop.qualify(shop.package(qualified=False), environment={"backend": 5, "device": device})
+    chosen, found = matching_qualification(verify_package(files, shop.trust), ENVIRONMENT)
+    assert chosen is not None
+    assert found
 
 
 # -- attestations ---------------------------------------------------------------------------------

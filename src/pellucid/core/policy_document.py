@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from pellucid.core import strict_yaml
+from pellucid.core.attestation import LABELS
 from pellucid.core.digest import parse_digest, sha256
-from pellucid.core.trust import LABELS
 from pellucid.core.version import parse_range
 from pellucid.errors import FormatError, PolicyFormatError
 

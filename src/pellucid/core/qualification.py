@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pellucid.core.trust import Qualification, TrustedPackage
+from pellucid.core.attestation import Qualification
+from pellucid.core.trust import TrustedPackage
 
 
 def backend_version(environment: Mapping[str, Any]) -> str:
@@ -22,7 +23,7 @@ _COMPARED: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {
     "backend_version": backend_version,
     "device.kind": lambda env: _device(env).get("kind"),
     "device.architecture": lambda env: _device(env).get("architecture"),
-    "device.isa": lambda env: sorted(map(str, _device(env).get("isa") or ())),
+    "device.isa": lambda env: _isa(_device(env).get("isa")),
     # on a CPU the instruction sets decide about bits; on a GPU the chip itself
     "device.name": lambda env: _device(env).get("name") if _device(env).get("kind") != "cpu" else None,
 }
@@ -31,6 +32,10 @@ _COMPARED: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {
 def _device(environment: Mapping[str, Any]) -> Mapping[str, Any]:
     device = environment.get("device")
     return device if isinstance(device, Mapping) else {}
+
+
+def _isa(value: Any) -> Any:
+    return sorted(map(str, value)) if isinstance(value, list) else value
 
 
 def differences(measured: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
