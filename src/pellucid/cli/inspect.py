@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,11 +80,11 @@ def _render(console: Console, package: TrustedPackage) -> None:
 def _render_attestations(console: Console, package: TrustedPackage) -> None:
     for q in package.qualifications:
         accuracy = q.predicate["accuracy"]
-        rows = [("passed", q.passed), ("variance", q.label), ("key", q.key[:16])]
+        rows = [("file", q.path), ("passed", _short(q.passed)), ("variance", q.label), ("key", q.key[:16])]
         rows += [
             (key, _short(accuracy[key])) for key in ("samples", "top1", "flips", "kl_mean") if key in accuracy
         ]
-        console.print(pairs(f"Qualification {q.path}", rows))
+        console.print(pairs("Qualification", rows))
     if not package.qualifications:
         console.print("Not qualified: no device measured it.")
     approvals = [(a.kind, a.role, a.approved, a.reason) for a in package.approvals]
@@ -94,5 +95,5 @@ def _render_attestations(console: Console, package: TrustedPackage) -> None:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 200 else text[:197] + "..."

@@ -32,7 +32,7 @@ def list_keys(site_path: Path | None, as_json: bool) -> None:
 
     def render(console: Console) -> None:
         columns = ("role", "key id", "algorithm", "uri", "trusted")
-        cells = [[row[c.replace(" ", "_")] for c in columns] for row in rows]
+        cells = [(r["role"], r["key_id"][:16], r["algorithm"], r["uri"], r["trusted"]) for r in rows]
         console.print(table("", columns, cells))
 
     emit(rows, render, as_json=as_json)

@@ -76,7 +76,10 @@ def _render(console: Console, checked: Checked) -> None:
     console.print(f"package {package.digest}", markup=False)
     findings = verdict.findings if verdict else package.findings
     if findings:
-        rows = [(_mark(f.passed, f.refuses), f.rule, f.expected, f.got) for f in findings]
+        rows = [
+            (_mark(f.passed, f.refuses), f.rule.removeprefix("security."), f.expected, f.got)
+            for f in findings
+        ]
         console.print(table("", ("", "rule", "expected", "got"), rows))
     if verdict is None:
         console.print("No policy was given, so nothing was judged.")
