@@ -33,6 +33,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import io
 import json
 import re
 import struct
@@ -1362,7 +1363,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (Usage, OSError, UnicodeDecodeError) as problem:
         print(f"usage: {problem}", file=sys.stderr)
         return USAGE
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot write it all
     print(format_json(report) if options.json else format_text(report))
     return report.status
 
