@@ -7,14 +7,15 @@ A kill between any two leaves open numbers on the board and a journal; the next 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before anything can import onnxruntime
 
@@ -58,8 +59,29 @@ class Ready:
         return {"ready": True} | {name: getattr(self, name) for name in self.__slots__}
 
 
+class Door(Protocol):
+    """How requests come in: a server above this layer, handed down by whoever starts it."""
+
+    def bind(self, host: str, port: int) -> socket.socket:
+        """Bound socket, not yet listening."""
+        ...
+
+    def run(
+        self,
+        plane: Dataplane,
+        listener: socket.socket,
+        *,
+        attach: Callable[[asyncio.AbstractEventLoop], None],
+        started: Callable[[], None],
+        drain: Callable[[], Awaitable[object]],
+    ) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        ...
+
+
 def serve(
     site: Site,
+    door: Door,
     *,
     host: str | None = None,
     port: int | None = None,
@@ -69,6 +91,7 @@ def serve(
     """Serve the site's models until SIGTERM or SIGINT.
 
     Args:
+        door: The server that listens, ``pellucid.servers.http.serve.UvicornDoor``.
         host, port: Instead of the configuration's; port 0 takes any free one.
         ready: Called once, when the door is open.
         report: Gets lines for operators.
@@ -77,18 +100,20 @@ def serve(
         UnavailableError: The address is taken.
         PellucidError: No package was admitted; the last reason.
     """
-    from pellucid.servers.http.serve import bind
-
     settings = site.config.serving
-    listener = bind(host or settings.host, settings.port if port is None else port)
+    listener = door.bind(host or settings.host, settings.port if port is None else port)
     try:
-        _with_ledger(site, listener, ready, report)
+        _with_ledger(site, door, listener, ready, report)
     finally:
         listener.close()
 
 
 def _with_ledger(
-    site: Site, listener: socket.socket, ready: Callable[[Ready], None], report: Callable[[str], None]
+    site: Site,
+    door: Door,
+    listener: socket.socket,
+    ready: Callable[[Ready], None],
+    report: Callable[[str], None],
 ) -> None:
     from pellucid.app.ledger import sequencer_command, start_recorder
 
@@ -101,7 +126,7 @@ def _with_ledger(
     supervisor.start()
     try:
         _await_history(site, f"{recorder.source}/e1", report)
-        _serve(site, recorder, listener, supervisor, ready, report)
+        _serve(site, recorder, door, listener, supervisor, ready, report)
     finally:
         recorder.close()
         if not supervisor.stop(SEQUENCER_DRAIN_S):
@@ -135,14 +160,12 @@ def _await_history(site: Site, key: str, report: Callable[[str], None]) -> None:
 def _serve(
     site: Site,
     recorder: SiteRecorder,
+    door: Door,
     listener: socket.socket,
     supervisor: Supervisor,
     ready: Callable[[Ready], None],
     report: Callable[[str], None],
 ) -> None:
-    from pellucid.servers.http.app import make_app
-    from pellucid.servers.http.serve import run
-
     plane = make_plane(site, recorder, report)
 
     def started() -> None:
@@ -155,10 +178,7 @@ def _serve(
     gc.freeze()  # what lives as long as the process is not looked at again
     gc.set_threshold(50_000, 20, 50)  # calls leave no cycles: look rarely
     try:
-        run(
-            make_app(plane), listener, attach=plane.attach, started=started,
-            drain=lambda: plane.drain(DRAIN_S),
-        )  # fmt: skip
+        door.run(plane, listener, attach=plane.attach, started=started, drain=lambda: plane.drain(DRAIN_S))
     finally:
         plane.pool.close()
 

@@ -13,7 +13,7 @@ import click
 from pellucid.cli.output import json_option, site_option
 
 if TYPE_CHECKING:
-    from pellucid.app.serve import Ready
+    from pellucid.app.serve import Door, Ready
 
 
 @click.command()
@@ -40,8 +40,26 @@ def command(
             os.close(ready_fd)
         print_report(line if as_json else _welcome(now))
 
-    serve(open_site(site_path), host=host, port=port, ready=ready, report=print_report)
+    serve(open_site(site_path), _door(), host=host, port=port, ready=ready, report=print_report)
     sys.stdout.flush()
+
+
+def _door() -> Door:
+    """The HTTP door.
+
+    Raises:
+        MissingExtraError: Its libraries are not installed.
+    """
+    from pellucid.errors import MissingExtraError
+
+    try:
+        from pellucid.servers.http.serve import UvicornDoor
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"pellucid serve needs the library {error.name!r}, which is not installed",
+            hint="pip install 'pellucid[standard]'",
+        ) from error
+    return UvicornDoor()
 
 
 def _welcome(now: Ready) -> str:

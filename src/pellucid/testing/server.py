@@ -87,12 +87,13 @@ class ServerProcess:
 @contextlib.contextmanager
 def serving(root: Path, *, log: Path | None = None) -> Iterator[ServerProcess]:
     """A server that is stopped at the end; it must have ended cleanly."""
-    server = ServerProcess(root, log=log).start()
+    server, finished = ServerProcess(root, log=log).start(), False
     try:
         yield server
-    except BaseException:
-        server.kill()
-        raise
+        finished = True
+    finally:
+        if not finished:
+            server.kill()
     code = server.stop()
     if code != 0:
         raise ChildProcessError(f"pellucid serve: expected exit 0 when asked to stop, got {code}")

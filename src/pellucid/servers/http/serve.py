@@ -19,9 +19,10 @@ from typing import Any, Final
 import uvicorn
 
 from pellucid.errors import UnavailableError
-from pellucid.servers.http.app import App, Scope, Send
+from pellucid.servers.http.app import App, Scope, Send, make_app
 from pellucid.servers.http.body import Receive
 from pellucid.servers.http.protocol import DoorProtocol
+from pellucid.serving.dataplane import Dataplane
 
 KEEP_ALIVE_S: Final = 75  # precedent: nginx
 BACKLOG: Final = 2_048
@@ -133,6 +134,30 @@ def run(
         on_server(server)
     with _quiet_signals(), asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(serve())
+
+
+class UvicornDoor:
+    """The HTTP door as ``app.serve`` takes it."""
+
+    def bind(self, host: str, port: int) -> socket.socket:
+        """Bound socket, not yet listening.
+
+        Raises:
+            UnavailableError: The address is taken or not ours.
+        """
+        return bind(host, port)
+
+    def run(
+        self,
+        plane: Dataplane,
+        listener: socket.socket,
+        *,
+        attach: Callable[[asyncio.AbstractEventLoop], None],
+        started: Callable[[], None],
+        drain: Callable[[], Awaitable[object]],
+    ) -> None:
+        """Serve a data plane until SIGTERM or SIGINT."""
+        run(make_app(plane), listener, attach=attach, started=started, drain=drain)
 
 
 @contextmanager
