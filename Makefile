@@ -60,6 +60,7 @@ fuzz: $(VENV)/.installed-test ## the fuzz targets, for longer
 
 vectors: $(VENV)/.installed-test ## write the vectors again; git must stay clean
 	@$(BIN)/python vectors/generate.py
+	@$(BIN)/python vectors/package/generate.py
 	@git diff --exit-code --stat -- vectors
 
 docs: $(VENV)/.installed-test ## write the generated reference pages again

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from pellucid import __version__, schemes
+from pellucid.app.audit import operators_log
 from pellucid.app.clock import SystemClock
 from pellucid.app.site import Site, read_file
 from pellucid.core.digest import sha256
 from pellucid.core.entry import Entry, parse_entry
-from pellucid.errors import LedgerHaltedError, NotFoundError, UnavailableError, UsageError
+from pellucid.errors import LedgerHaltedError, NotFoundError, PellucidError, UnavailableError, UsageError
 from pellucid.ledger.epoch import next_epoch
 from pellucid.ledger.fsck import FsckReport, fsck
 from pellucid.ledger.reader import LedgerReader
@@ -81,10 +82,23 @@ def _index(site: Site) -> Index:
     return index
 
 
+def _operators_log(site: Site) -> list[str]:
+    """What the policy's audit section asks for, as far as this node has it.
+
+    A destination that is not here, or a policy that cannot be read, is the guardian's finding; the
+    ledger must go on, so that the refusal itself becomes an entry.
+    """
+    try:
+        wanted = operators_log(site)
+    except PellucidError:
+        return []
+    return [uri for uri in wanted if uri.partition(":")[0] in schemes.SINKS]
+
+
 def _sinks(site: Site) -> dict[str, Follower]:
-    """Sinks of the configuration; where none is said, positions lie in the ledger's folder."""
+    """The operators' log, then the configuration's sinks; positions lie in the ledger's folder."""
     found: dict[str, Follower] = {}
-    for number, uri in enumerate(site.config.ledger.sinks):
+    for number, uri in enumerate([*_operators_log(site), *site.config.ledger.sinks]):
         scheme, _, rest = uri.partition(":")
         if scheme == "file":
             uri = f"file:{site.path(rest)}"
