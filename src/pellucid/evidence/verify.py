@@ -6,14 +6,14 @@
 One file, Python's standard library only, no network, nothing written. You are meant to read it: it
 goes from the outside in, and every rule stands where it is checked.
 
-    1. what is believed       the trust folder that YOU got on another way than the bundle
-    2. how results are told   what holds, what does not, with its place
-    3. bytes                  strict JSON, the container
-    4. signatures             Ed25519 and ECDSA P-256 in plain Python, PEM, DER
-    5. the log                signed notes, checkpoints, RFC 6962 trees and proofs, witnesses
+    1. how results are told   what holds, what does not, with its place
+    2. bytes                  strict JSON, the container
+    3. signatures             Ed25519 and ECDSA P-256 in plain Python, PEM, DER
+    4. the log                signed notes, checkpoints, RFC 6962 trees and proofs, witnesses
+    5. what is believed       the trust folder that YOU got on another way than the bundle
     6. envelopes              DSSE in Sigstore bundles, in-toto statements
     7. the bundle             manifest, checkpoint, entries, the call, its package, its load, its replays
-    8. a whole period         completeness
+    8. a whole period         nothing left out, every number counted
     9. the command
 
 DIR holds  log.vkey            the log's verifier key (C2SP signed note)
@@ -53,7 +53,7 @@ TRUST_FILE_MAX = 2**20
 HEX64 = r"[0-9a-f]{64}"
 
 
-# -- 2. how results are told ----------------------------------------------------------------------
+# -- 1. how results are told ----------------------------------------------------------------------
 
 
 class DoesNotHold(Exception):  # noqa: N818 - read aloud, it is what is meant
@@ -114,7 +114,7 @@ class Report:
         return DOES_NOT_HOLD if self.failures else POLICY_REFUSES if self.refused else HOLDS
 
 
-# -- 3. bytes -------------------------------------------------------------------------------------
+# -- 2. bytes -------------------------------------------------------------------------------------
 
 
 def sha256(data: bytes) -> str:
@@ -232,7 +232,7 @@ def _first_difference(data: bytes, expected: bytes, position: int) -> int:
     return position + len(expected)
 
 
-# -- 4. signatures --------------------------------------------------------------------------------
+# -- 3. signatures --------------------------------------------------------------------------------
 # Verification only: nothing secret is handled, so nothing needs constant time.
 
 # Ed25519 (RFC 8032). Points are extended coordinates (X, Y, Z, T) with x = X/Z, y = Y/Z, T = XY/Z.
@@ -425,7 +425,7 @@ def parse_public_keys(text: str) -> list[PublicKey]:
     return keys
 
 
-# -- 5. the log -----------------------------------------------------------------------------------
+# -- 4. the log -----------------------------------------------------------------------------------
 
 
 class LogKey(NamedTuple):
@@ -637,7 +637,7 @@ def _is_cosigned(checkpoint: Checkpoint, witness: LogKey) -> bool:
     return False
 
 
-# -- 1. what is believed --------------------------------------------------------------------------
+# -- 5. what is believed --------------------------------------------------------------------------
 
 ROLES = ("exporter", "builder", "qualifier", "approver", "replayer")
 
