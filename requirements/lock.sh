@@ -2,7 +2,14 @@
 # Write the hash-pinned locks again. Needs uv (any recent version); no host or index is written.
 set -eu
 cd "$(dirname "$0")"
+lock() { # file without ending, Python version, more options
+  name=$1 version=$2
+  shift 2
+  uv pip compile --quiet --universal --python-version "$version" --generate-hashes --no-emit-index-url \
+    --no-annotate --no-header "$name.in" -o "$name.txt" "$@"
+}
 for name in standard demo test dev; do
-  uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-    --no-annotate --no-header --custom-compile-command 'requirements/lock.sh' "$name.in" -o "$name.txt" "$@"
+  lock "$name" 3.11 "$@"
 done
+lock judges/model-signing 3.11 "$@"
+lock judges/aics-tlog 3.12 "$@"
