@@ -179,6 +179,7 @@ def export(
     Raises:
         NotFoundError: No such call.
         RollbackError: The recipient saw a longer log than this one.
+        VerificationError: The site's evidence does not hold; nothing is written.
     """
     with _opened(site) as ledger:
         chain = _chain(ledger, call)
@@ -187,7 +188,8 @@ def export(
         bundle = export_case(
             ledger.reader, view, chain, material, created=now(), signer=site.signer("exporter")
         )
-    return _write(site, bundle, out, {"call": call, "entries": len(chain.leaves), "reason": reason})
+    data = {"call": call, "entries": len(chain.leaves), "reason": reason}
+    return _write(site, bundle, out, data, seen=seen)
 
 
 def export_time(
@@ -219,7 +221,8 @@ def export_time(
         bundle = export_period(
             ledger.reader, view, start, stop, created=now(), signer=site.signer("exporter")
         )
-    return _write(site, bundle, out, {"entries": stop - start, "first": start, "reason": reason})
+    data = {"entries": stop - start, "first": start, "reason": reason}
+    return _write(site, bundle, out, data, seen=seen)
 
 
 def _material(site: Site, chain: Chain, original: bytes | None) -> Material:
@@ -258,11 +261,12 @@ def _reports(site: Site, chain: Chain) -> Iterator[tuple[str, bytes]]:
             yield digest, raw
 
 
-def _write(site: Site, bundle: bytes, out: Path, data: dict[str, Any]) -> Exported:
+def _write(site: Site, bundle: bytes, out: Path, data: dict[str, Any], *, seen: bytes | None) -> Exported:
     if out.exists():
         raise UsageError(f"{out}: expected no such file yet, got one", hint="choose another name")
+    check(site, bundle, seen=seen)  # evidence that does not hold for ourselves is not handed out
     digest = digest_of(bundle)
-    # the entry first: nothing leaves the house that the ledger does not know of
+    # the entry before the file: nothing leaves the house that the ledger does not know of
     key = record_event(site, "export", {"bundle": digest, **data})
     out.write_bytes(bundle)
     return Exported(out, digest, data["entries"], key)

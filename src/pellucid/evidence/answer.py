@@ -41,8 +41,12 @@ def answer_four(chain: Chain, package: TrustedPackage) -> dict[str, Any]:
 
 
 def _image(package: TrustedPackage) -> dict[str, Any]:
-    digest = package.metadata.get("tensorrt_image")
-    return {"digest": digest, "reason": None if digest else _reason(package, "tensorrt_image")}
+    """The image the build ran in; TensorRT packages name theirs in the metadata as well."""
+    digest = package.environment.get("image") or package.metadata.get("tensorrt_image")
+    if digest:
+        return {"digest": digest, "reason": None}
+    known = _reason(package.environment, "image") or _reason(package.metadata, "tensorrt_image")
+    return {"digest": None, "reason": known or NOT_SAID}
 
 
 def _precision(package: TrustedPackage) -> dict[str, Any]:
@@ -61,7 +65,7 @@ def _calibration(package: TrustedPackage) -> dict[str, Any]:
         "selection": said.get("selection"),
         "from": said.get("from"),
         "to": said.get("to"),
-        "reason": None if digest else _reason(package, "calibration_dataset_hash"),
+        "reason": None if digest else _reason(package.metadata, "calibration_dataset_hash") or NOT_SAID,
     }
 
 
@@ -75,8 +79,8 @@ def _signature(package: TrustedPackage) -> dict[str, Any]:
     }
 
 
-def _reason(package: TrustedPackage, field: str) -> str:
-    for item in package.metadata.get("null_reasons") or ():
+def _reason(document: Mapping[str, Any], field: str) -> str:
+    for item in document.get("null_reasons") or ():
         if item.get("field") == field:
             return str(item["reason"])
-    return NOT_SAID
+    return ""

@@ -49,10 +49,11 @@ def _about_package(leaf: Leaf) -> str:
 
 
 def _about_load(data: Mapping[str, Any]) -> str:
-    findings = data.get("findings")
-    count = f", {len(findings)} findings" if isinstance(findings, list) and findings else ""
-    what = f"{data['model']} {data['version']}"
-    return f"The guardian checked {what} and let it load ({data.get('verdict')}{count})."
+    findings, what = data.get("findings"), f"{data['model']} {data['version']}"
+    if not isinstance(findings, list) or not findings:
+        return f"The guardian judged {what}: {data.get('verdict')}."
+    held = sum(1 for finding in findings if finding.get("passed") is True)
+    return f"The guardian judged {what} by {len(findings)} rules, {held} held: {data.get('verdict')}."
 
 
 def _about_call(chain: Chain) -> str:

@@ -1377,7 +1377,8 @@ def format_json(report: Report) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text from a bundle cannot move the cursor of the reader's terminal."""
+    """Text from a bundle cannot move the cursor of the reader's terminal; names of digests are cut short."""
+    text = re.sub(r"/([0-9a-f]{12})[0-9a-f]{52}", r"/\1...", text)
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
