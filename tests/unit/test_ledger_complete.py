@@ -120,23 +120,27 @@ def test_very_many_missing_numbers_stay_readable():
     assert "more ranges" in result.findings[0]
 
 
+@pytest.mark.parametrize("raw", [b"{}", b"not json"])
+def test_what_is_no_entry_is_refused(raw):
+    with pytest.raises(FormatError):
+        complete([raw])
+
+
 @pytest.mark.parametrize(
     "raw",
     [
-        b"{}",
-        b"not json",
         leaf("call", "n/1/0", {"outcome": "answered"}),
         leaf("call", "n/1/0/x", {}),
-        leaf("call", "n/1/0/\u00b2", {}),
+        leaf("call", "n/1/0/2", {"accepted": "yesterday"}),
         leaf("epoch", "n/1/0/e1", {"phase": "open"}),
         leaf("epoch", "n/1/0/e1", {"epoch": -1, "worker": 0, "workers": 1, "phase": "open"}),
         leaf("epoch", "n/1/0/e1", {"epoch": 1, "worker": 0, "phase": "closed", "last": []}),
         leaf("epoch", "n/1/0/e1", {"epoch": 1, "worker": 0, "phase": "closed", "last": ["1"]}),
+        leaf("gap", "n/1/0/e1", {"reason": "unsafe_record_nothing"}),
     ],
 )
-def test_what_is_no_entry_is_refused(raw):
-    with pytest.raises(FormatError):
-        complete([raw])
+def test_an_entry_that_cannot_be_counted_is_a_finding(raw):
+    assert len(complete([raw]).findings) == 1
 
 
 def test_huge_claims_do_not_cost_memory():

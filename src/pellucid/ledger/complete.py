@@ -121,8 +121,15 @@ class _Count:
         self._parts: dict[tuple[str, int, int], Part] = {}
         self._workers: dict[tuple[str, int], int] = {}
         self._gaps: list[dict[str, Any]] = []
+        self._malformed: list[str] = []
 
     def add(self, entry: Entry) -> None:
+        try:
+            self._add(entry)
+        except FormatError as error:
+            self._malformed.append(error.message)
+
+    def _add(self, entry: Entry) -> None:
         if entry.type == "call":
             self._add_call(entry)
         elif entry.type == "epoch":
@@ -163,7 +170,7 @@ class _Count:
 
     def result(self) -> Completeness:
         parts = {at: part for at, part in sorted(self._parts.items()) if self._touches(part)}
-        findings, notes = self._epochs(set(parts)), []
+        findings, notes = self._malformed + self._epochs(set(parts)), []
         for (node, epoch, worker), part in parts.items():
             name = f"{node}/{epoch}/{worker}"
             findings += _judge(name, part)

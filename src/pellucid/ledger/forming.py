@@ -1,23 +1,36 @@
 """From records to entries: deterministic, so that a plan can be finished after a crash.
 
-What it decides depends on the records, the committed call numbers and the index alone. A second
-close of a number, and a record that gives no entry, become ``alert`` entries: neither is dropped in
-silence, and neither stops the log.
+What it decides depends on the records, the committed numbers and the index alone. A second close of
+a number, a number used twice, and a record that gives no entry become ``alert`` entries: nothing is
+dropped in silence, and nothing stops the log. A call whose record is spoiled is closed all the same,
+as ``unresolved``.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from pellucid.core.entry import Formed, SubjectKeys, Writer, expand
+from pellucid.core.canonical import INTEGER_MAX
+from pellucid.core.entry import TYPES, Formed, SubjectKeys, Writer, expand
 from pellucid.core.record import Batch, Call, Context, Event, Record, decode_record
 from pellucid.errors import FormatError
 from pellucid.ledger.state import Numbers
 
 EMPTY_CONTEXT = Context(0, {})
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One writer's numbers within this step."""
+
+    before: Numbers
+    last_event: int
+    last_batch: int
+    closed: set[int] = field(default_factory=set)
+    has_ended: bool = False
 
 
 class Former:
@@ -43,11 +56,14 @@ class Former:
         self._sequencer = Writer(f"{node}/sequencer")
         self._first, self._contexts = first, contexts
         self._committed, self._subject_keys = numbers, subject_keys
-        self._before: dict[str, Numbers] = {}
-        self._closed: dict[str, set[int]] = defaultdict(set)
-        self._last_event: dict[str, int] = defaultdict(int)
-        self._ended: set[str] = set()
+        self._seen: dict[str, _Seen] = {}
         self.formed: list[Formed] = []
+
+    def _of(self, source: str) -> _Seen:
+        if source not in self._seen:
+            before = self._committed(source)
+            self._seen[source] = _Seen(before, before.last_event, before.last_batch)
+        return self._seen[source]
 
     def add(self, source: str, payload: bytes, place: str) -> None:
         """Form what one record gives.
@@ -63,7 +79,8 @@ class Former:
             self._alert({"error": error.message, "kind": "record", "place": place}, 0)
             return
         if isinstance(record, Context):
-            self._contexts.setdefault(source, {})[record.id] = record
+            if self._try(source, record, place):
+                self._contexts.setdefault(source, {})[record.id] = record
         elif isinstance(record, Event):
             self._add_event(source, record, place)
         elif isinstance(record, Call):
@@ -72,29 +89,47 @@ class Former:
             self._add_calls(source, record, record.calls, place)
 
     def _add_event(self, source: str, event: Event, place: str) -> None:
-        if self._try(source, event, place):
-            self._last_event[source] = max(self._last_event[source], event.n)
-            if event.kind == "epoch" and event.data.get("phase") == "closed":
-                self._ended.add(source)
+        seen = self._of(source)
+        if not seen.last_event < event.n <= INTEGER_MAX:
+            self._alert({"entry": f"{source}/e{event.n}", "kind": "event_twice"}, event.time_ns)
+        elif self._try(source, event, place):
+            seen.last_event = event.n
+            seen.has_ended |= event.kind == "epoch" and event.data.get("phase") == "closed"
 
     def _add_calls(self, source: str, record: Call | Batch, calls: tuple[Call, ...], place: str) -> None:
-        if source not in self._before:
-            self._before[source] = self._committed(source)
-        if not calls:
-            self._alert({"error": "a batch without calls", "kind": "record", "place": place}, 0)
-        fresh: list[Call] = []
-        for call in calls:
-            if self._before[source].is_number_closed(call.n) or call.n in self._closed[source]:
-                self._alert({"call": f"{source}/{call.n}", "kind": "closed_twice"}, call.closed_ns)
-            else:
-                self._closed[source].add(call.n)
-                fresh.append(call)
+        fresh = self._unclosed(source, calls, place)
         if not fresh:
             return
-        whole = record if isinstance(record, Call) else msgspec.structs.replace(record, calls=tuple(fresh))
-        if not self._try(source, whole, place):
-            for call in fresh:
+        if isinstance(record, Batch) and self._is_new_batch(source, record):
+            whole = msgspec.structs.replace(record, calls=tuple(fresh))
+            if self._try(source, whole, place):
+                return
+        for call in fresh:
+            if not self._try(source, call, place):
                 self._form(source, _unformable(call))
+
+    def _is_new_batch(self, source: str, batch: Batch) -> bool:
+        seen = self._of(source)
+        if not seen.last_batch < batch.n <= INTEGER_MAX:
+            self._alert({"entry": f"{source}/b{batch.n}", "kind": "batch_twice"}, batch.closed_ns)
+            return False
+        seen.last_batch = batch.n
+        return True
+
+    def _unclosed(self, source: str, calls: tuple[Call, ...], place: str) -> list[Call]:
+        """Calls whose number is closed here; an alert for each that was before, or is no number."""
+        if not calls:
+            self._alert({"error": "a batch without calls", "kind": "record", "place": place}, 0)
+        seen, fresh = self._of(source), []
+        for call in calls:
+            if not 0 < call.n <= INTEGER_MAX or not is_worker(source):
+                self._alert({"error": f"no call number: {call.n}", "kind": "record", "place": place}, 0)
+            elif seen.before.is_number_closed(call.n) or call.n in seen.closed:
+                self._alert({"call": f"{source}/{call.n}", "kind": "closed_twice"}, call.closed_ns)
+            else:
+                seen.closed.add(call.n)
+                fresh.append(call)
+        return fresh
 
     def _try(self, source: str, record: Record, place: str) -> bool:
         try:
@@ -107,6 +142,7 @@ class Former:
         return True
 
     def _form(self, source: str, record: Record) -> None:
+        _check_profile(record)
         contexts = {0: EMPTY_CONTEXT} | self._contexts.get(source, {})
         self.formed += expand(
             record, writer=Writer(source), contexts=contexts, subject_keys=self._subject_keys
@@ -118,18 +154,16 @@ class Former:
         self.formed += expand(event, writer=self._sequencer, contexts={}, subject_keys=self._subject_keys)
 
     def numbers(self) -> dict[str, Numbers]:
-        """Call numbers of every writer concerned, as they are once these entries are committed."""
-        changed = {}
-        for source in {*self._closed, *self._last_event, *self._ended}:
-            if is_worker(source):
-                before = self._committed(source)
-                changed[source] = Numbers(
-                    last_event=max(before.last_event, self._last_event[source]),
-                    is_closed=before.is_closed or source in self._ended,
-                    closed_below=before.closed_below,
-                    above=before.above,
-                ).close(self._closed[source])
-        return changed
+        """Numbers of every writer concerned, as they are once these entries are committed."""
+        return {
+            source: replace(
+                seen.before,
+                last_event=seen.last_event,
+                last_batch=seen.last_batch,
+                is_closed=seen.before.is_closed or seen.has_ended,
+            ).close(seen.closed)
+            for source, seen in self._seen.items()
+        }
 
 
 def is_worker(source: str) -> bool:
@@ -151,9 +185,29 @@ def entry_count(payload: bytes) -> int:
     return len(record.calls) + 1 if isinstance(record, Batch) else 1
 
 
+def _check_profile(record: Record) -> None:
+    """What forming does not check: an event's type, and that the integers of calls fit into JSON."""
+    calls: tuple[Call, ...] = (record,) if isinstance(record, Call) else ()
+    values: list[int] = []
+    if isinstance(record, Event) and (record.kind not in TYPES or record.kind in ("call", "batch")):
+        raise FormatError(f"event: expected a type of entry that is no call, got {record.kind!r:.40}")
+    if isinstance(record, Batch):
+        calls = record.calls
+        values += [record.bucket, record.infer_ns]
+    for call in calls:
+        values += (*call.stages, *call.nbytes, call.bucket, call.slot + 1)  # -1: it never ran
+        for shape in call.shapes:
+            values += shape
+        if call.accepted_ns < 0 or call.closed_ns < 0:
+            raise FormatError(f"call {call.n}: expected times since 1970, got earlier ones")
+    if values and not 0 <= min(values) <= max(values) <= INTEGER_MAX:
+        raise FormatError("record: expected integers of 0 to 2**53 - 1, got others")
+
+
 def _unformable(call: Call) -> Call:
     """What is left of a call whose record gives no entry: its number is closed all the same."""
     return msgspec.structs.replace(
         call, context=0, outcome="unresolved", error="record", rows=(), shapes=(), personal={}, trace=None,
         accepted_ns=max(0, call.accepted_ns), closed_ns=max(0, call.closed_ns), slot=-1, bucket=0,
+        stages=(0, 0, 0, 0), nbytes=(0, 0),
     )  # fmt: skip

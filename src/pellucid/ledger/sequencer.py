@@ -30,8 +30,9 @@ from pellucid.core.merkle.tile import TILE_WIDTH
 from pellucid.errors import LedgerHaltedError, UnavailableError
 from pellucid.ledger.board import sync_folder
 from pellucid.ledger.follower import Eraser, Followers
-from pellucid.ledger.forming import Former
+from pellucid.ledger.forming import Former, is_worker
 from pellucid.ledger.intake import Gathered, Intake
+from pellucid.ledger.journal import parse_segment_name
 from pellucid.ledger.publisher import Publisher, has_tiles_beyond, read_bundle, read_published
 from pellucid.ledger.recovery import Recovery, remove_drafts
 from pellucid.ledger.state import Head, Plan, State
@@ -142,7 +143,7 @@ class Sequencer:
         stale = opened.intake.stale_positions()
         if stale:
             sync_folder(opened.intake.folder)
-            self.state.forget_segments(stale)
+            self.state.forget_segments(stale, _doors(stale))
         remove_drafts(self.folder, self.clock.now_ns())
         opened.followers.catch_up(opened.publisher.head.size)
         opened.eraser.finish()
@@ -233,7 +234,7 @@ class Sequencer:
     def _tidy(self, opened: _Opened) -> None:
         dropped = opened.intake.drop_finished(opened.recovery.waiting())
         if dropped:
-            self.state.forget_segments(dropped)
+            self.state.forget_segments(dropped, _doors(dropped))
 
     def failures(self) -> dict[str, str]:
         """Followers that could not be fed, and why."""
@@ -276,3 +277,9 @@ class Sequencer:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def _doors(segments: list[str]) -> list[str]:
+    """Commands whose only segment is gone: nobody will use their name again."""
+    named = [parse_segment_name(name) for name in segments]
+    return [at[0] for at in named if at is not None and not is_worker(at[0])]

@@ -56,6 +56,7 @@ class _Numbers(msgspec.Struct, array_like=True):
     closed_below: int
     above: list[int]
     last_event: int
+    last_batch: int
     closed_epoch: bool
 
 
@@ -65,12 +66,14 @@ class Numbers:
 
     Attributes:
         last_event: Highest event number seen.
+        last_batch: Highest batch number seen.
         is_closed: True when the epoch's end is an entry.
     """
 
     closed_below: int = 1
     above: frozenset[int] = field(default_factory=frozenset)
     last_event: int = 0
+    last_batch: int = 0
     is_closed: bool = False
 
     def is_number_closed(self, n: int) -> bool:
@@ -151,10 +154,15 @@ class State:
         """Committed position in every segment that has one."""
         return dict(self._db.execute("SELECT name, position FROM segments").fetchall())
 
-    def forget_segments(self, names: Iterable[str]) -> None:
-        """Drop positions of segments that are gone from the disk (never before)."""
+    def forget_segments(self, names: Iterable[str], sources: Iterable[str] = ()) -> None:
+        """Drop positions of segments that are gone from the disk (never before).
+
+        Args:
+            sources: Writers that are gone for good with them: their numbers go too.
+        """
         with transaction(self._db) as db:
             db.executemany("DELETE FROM segments WHERE name=?", [(name,) for name in names])
+            db.executemany("DELETE FROM writers WHERE source=?", [(source,) for source in sources])
 
     def numbers(self, source: str) -> Numbers:
         """Call numbers of a writer."""
@@ -162,15 +170,23 @@ class State:
         if row is None:
             return Numbers()
         found = _decode(row[0], _Numbers)
-        return Numbers(found.closed_below, frozenset(found.above), found.last_event, found.closed_epoch)
+        return Numbers(
+            closed_below=found.closed_below,
+            above=frozenset(found.above),
+            last_event=found.last_event,
+            last_batch=found.last_batch,
+            is_closed=found.closed_epoch,
+        )
 
     def close(self) -> None:
         self._db.close()
 
 
 def _encode_numbers(numbers: Numbers) -> bytes:
-    body = _Numbers(numbers.closed_below, sorted(numbers.above), numbers.last_event, numbers.is_closed)
-    return msgspec.msgpack.encode(body)
+    above = sorted(numbers.above)
+    return msgspec.msgpack.encode(
+        _Numbers(numbers.closed_below, above, numbers.last_event, numbers.last_batch, numbers.is_closed)
+    )
 
 
 def _decode(body: bytes, kind: type[T]) -> T:
