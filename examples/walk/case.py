@@ -8,7 +8,8 @@ from pathlib import Path
 
 import preprocess
 
-from walk import crowd, log, thief
+from pellucid.core.archive import read_archive
+from walk import crowd, log
 from walk.stage import BrokenError
 from walk.state import FIRST_DAY, THRESHOLD, Walk, case_of, original
 
@@ -87,7 +88,8 @@ def replay(walk: Walk) -> None:
         "From the applicant's original data, through the preprocessing whose digest is signed, in a process\n"
         "of its own, in the recorded bucket and slot.",
     )
-    signed = json.loads(thief.member(walk.archives["credit"], "meaning.json"))["preprocessing"]["digest"]
+    package = read_archive(walk.archives["credit"].read_bytes())
+    signed = json.loads(package.files["meaning.json"])["preprocessing"]["digest"]
     code = hashlib.sha256(Path(preprocess.__file__).read_bytes()).hexdigest()
     stage.need(signed == f"sha256:{code}", f"preprocessing: expected {signed}, got sha256:{code}")
     stage.good(f"preprocess.py is the one whose digest the package signs, {signed[:19]}")

@@ -23,7 +23,7 @@ LONG_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 BLANKS = re.compile(r"(?:[ ]*\n){3,}")
 WIDTH = 100  # of everything the demo prints into a pipe
 COMMAND_S = 100.0  # limit: no single command of the demo may take longer
-KEEP = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "SYSTEMROOT", "COVERAGE_PROCESS_START")
+KEEP = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "SYSTEMROOT", "COVERAGE_PROCESS_START")
 
 
 class BrokenError(Exception):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 from pellucid.core import canonical
+from pellucid.core.archive import read_archive
 from pellucid.core.bundle import MANIFEST, SIGNATURE, read_container, seal
 from pellucid.core.checkpoint import Checkpoint, sign_checkpoint
 from pellucid.core.merkle.hashing import hash_leaf, root_of
@@ -37,24 +37,15 @@ def copy_site(site: Path, target: Path) -> Path:
 
 def flip_engine_byte(archive: Path, target: Path) -> tuple[Path, str]:
     """Unpack a package and change one byte in the middle of its engine; folder and file name."""
-    target.mkdir(parents=True)
-    with tarfile.open(archive) as packed:
-        packed.extractall(target, filter="data")
-    (folder,) = target.iterdir()
-    engine = next(path for path in sorted((folder / "engine").iterdir()) if path.is_file())
-    raw = bytearray(engine.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    engine.write_bytes(raw)
-    return folder, engine.relative_to(folder).as_posix()
-
-
-def member(archive: Path, name: str) -> bytes:
-    """One file of a package, as anyone can read it."""
-    with tarfile.open(archive) as packed:
-        file = packed.extractfile(f"{archive.name.removesuffix('.tar.gz')}/{name}")
-        if file is None:
-            raise LookupError(f"{archive.name}: expected {name}, got none")
-        return file.read()
+    package = read_archive(archive.read_bytes())
+    engine = next(path for path in sorted(package.files) if path.startswith("engine/"))
+    for path, data in package.files.items():
+        file = target / package.name / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        middle = len(data) // 2
+        changed = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :] if path == engine else data
+        file.write_bytes(changed)
+    return target / package.name, engine
 
 
 def change_value(ledger: Path, key: str, change: Callable[[bytes], bytes]) -> None:
