@@ -33,6 +33,11 @@ CLIENTS = 6
 ALWAYS = ("--from", "2020-01-01T00:00:00Z", "--to", "2100-01-01T00:00:00Z")
 
 
+def request_of(rows: np.ndarray) -> dict[str, Any]:
+    item = {"name": "features", "shape": list(rows.shape), "datatype": "FP32"}
+    return {"inputs": [item | {"data": rows.ravel().tolist()}]}
+
+
 @dataclass(frozen=True)
 class Day:
     """A site after a day of serving: calls by key, with what was sent."""
@@ -40,11 +45,10 @@ class Day:
     site: Site
     sent: dict[str, np.ndarray]
     refused: str
+    subject: str
 
     def original(self, key: str) -> bytes:
-        rows = self.sent[key]
-        item = {"name": "features", "shape": list(rows.shape), "datatype": "FP32"}
-        return json.dumps({"inputs": [item | {"data": rows.ravel().tolist()}]}).encode()
+        return json.dumps(request_of(self.sent[key])).encode()
 
 
 def post(port: int, body: bytes) -> http.client.HTTPResponse:
@@ -64,8 +68,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Day:
         draw = np.random.default_rng(seed)
         for _ in range(4):
             rows = draw.standard_normal((1 + seed % 3, 20)).astype(np.float32)
-            item = {"name": "features", "shape": list(rows.shape), "datatype": "FP32"}
-            body = json.dumps({"inputs": [item | {"data": rows.ravel().tolist()}]}).encode()
+            body = json.dumps(request_of(rows)).encode()
             sent[str(post(server.port, body).headers["pellucid-call"])] = rows
 
     with serving(site.root) as server:
@@ -75,9 +78,13 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Day:
         for thread in threads:
             thread.join(60)
         refused = str(post(server.port, b"{}").headers["pellucid-call"])
+        ada = np.random.default_rng(99).standard_normal((1, 20)).astype(np.float32)
+        body = request_of(ada) | {"parameters": {"subject": "ada"}}
+        subject = str(post(server.port, json.dumps(body).encode()).headers["pellucid-call"])
+        sent[subject] = ada
     settle(site)
-    assert len(sent) == CLIENTS * 4
-    return Day(site, sent, refused)
+    assert len(sent) == CLIENTS * 4 + 1
+    return Day(site, sent, refused, subject)
 
 
 def pellucid(day: Day, *words: str, code: int = 0) -> Any:
@@ -264,3 +271,19 @@ def test_erasure_leaves_proofs_and_says_so(day: Day, tmp_path: Path) -> None:
     code, said = stranger(tmp_path, day, bundle)
     assert code == 0, said
     assert "were erased on" in said
+
+
+def test_erasing_a_person_erases_their_calls(day: Day, tmp_path: Path) -> None:
+    original = tmp_path / "input.json"
+    original.write_bytes(day.original(day.subject))
+    pellucid(day, "replay", day.subject, "--input", str(original))
+    erase(day.site, subject="ada", rule="GDPR 17(1)(b)", reason="asked")
+    error = pellucid(day, "replay", day.subject, "--input", str(original), code=6)
+    assert isinstance(error, ErasedError)
+    bundle = tmp_path / "erased.zip"
+    pellucid(day, "export", day.subject, "--out", str(bundle))
+    assert not [name for name in read_container(bundle.read_bytes()) if name.startswith("openings/")]
+    code, said = stranger(tmp_path, day, bundle)
+    assert code == 0, said
+    assert "all values of a subject were erased" in said
+    assert "ada" not in said

@@ -327,7 +327,9 @@ def test_erased_values_leave_every_proof_valid(case: ToyCase) -> None:
     bundle = export_toy(case)
     assert not [name for name in read_container(bundle) if name.startswith("openings/")]
     checked = check_bundle(bundle, case.trust)
-    assert any("erased on" in text and "GDPR 17" in text for text in checked.holds)
+    assert any(
+        "all values of this call were erased on" in text and "GDPR 17" in text for text in checked.holds
+    )
 
 
 def test_one_erased_row_leaves_the_other_open() -> None:
@@ -337,6 +339,17 @@ def test_one_erased_row_leaves_the_other_open() -> None:
     checked = check_bundle(export_toy(case), case.trust)
     assert any("row 1: answered" in text for text in checked.holds)
     assert not any("row 0" in text for text in checked.holds)
+    case.log.event("erasure", {"call": case.call, "rows": [0], "rule": "GDPR 17"})
+    checked = check_bundle(export_toy(case), case.trust)
+    assert any("rows [0] of this call were erased on" in text for text in checked.holds)
+
+
+def test_the_erasure_of_a_subject_does_not_name_the_call(case: ToyCase) -> None:
+    del case.log.vault.held[case.call]
+    by = case.log.event("erasure", {"rule": "GDPR 17", "reason": "asked"}, {"subject": "someone"})
+    case.log.vault.erased_by[case.call] = by
+    checked = check_bundle(export_toy(case), case.trust)
+    assert any("all values of a subject were erased on" in note for note in checked.notes)
 
 
 def test_a_wrong_original_input_is_named(case: ToyCase) -> None:

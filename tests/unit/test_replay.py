@@ -132,6 +132,14 @@ def test_an_erased_call_says_when_and_under_which_rule(case: ToyCase) -> None:
     assert caught.value.exit_code == 6
 
 
+def test_an_erased_subject_says_so_too(case: ToyCase) -> None:
+    del case.log.vault.held[case.call]
+    by = case.log.event("erasure", {"rule": "GDPR 17", "reason": "asked"}, {"subject": "someone"})
+    case.log.vault.erased_by[case.call] = by
+    with pytest.raises(ErasedError, match=r"row 0: erased on .* under GDPR 17"):
+        replay_toy(case, ToyIsolated())
+
+
 def test_one_erased_row_leaves_the_other_to_replay(case: ToyCase) -> None:
     held = case.log.vault.held
     held[case.call] = tuple(o for o in held[case.call] if o.row != 0)

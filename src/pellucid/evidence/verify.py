@@ -957,6 +957,7 @@ def check_case(bundle: Bundle) -> None:
             report.run(other, fail, other, "belongs to another entry than the call of this case")
     report.run(call.place, check_shape, call)
     report.run(f"openings/{call.index:012d}.json", check_openings, bundle, call)
+    report.run("entries", check_erasures, bundle, call)
     report.run(call.place, check_batch, bundle, call)
     report.run(call.place, check_package, bundle, call)
     report.run(call.place, check_load, bundle, call)
@@ -1024,7 +1025,7 @@ def check_openings(bundle: Bundle, call: Entry) -> None:
     """Every value given opens the commitment that stands in the entry."""
     place = f"openings/{call.index:012d}.json"
     if place not in bundle.members:
-        return _note_closed(bundle, call)
+        return bundle.report.note("no openings in this bundle: the commitments of this call stay closed")
     document = parse_canonical(place, bundle.members[place])
     if document["entry"] != call.id:
         fail(place, f"expected the openings of {call.id!r}")
@@ -1077,13 +1078,18 @@ def check_opening(place: str, input_place: str, call: Entry, rows: list[dict[str
     return f"{kind} is {value.decode('utf-8', 'replace')!r}"
 
 
-def _note_closed(bundle: Bundle, call: Entry) -> None:
-    erasures = [e for e in bundle.entries.values() if e.type == "erasure" and e.data.get("call") == call.id]
-    for erasure in erasures:
-        rule = erasure.data.get("rule", "a rule that the entry does not name")
-        bundle.report.hold(f"{erasure.place}: values of this call were erased on {erasure.time} under {rule}")
-    if not erasures:
-        bundle.report.note("no openings in this bundle: the commitments of this call stay closed")
+def check_erasures(bundle: Bundle, call: Entry) -> None:
+    """What was erased on purpose is said so by an entry; its proofs hold without its values."""
+    for erasure in (e for e in bundle.entries.values() if e.type == "erasure"):
+        rule, rows = erasure.data.get("rule"), erasure.data.get("rows")
+        told = f"erased on {erasure.time} under {rule or 'a rule that the entry does not name'}"
+        if erasure.data.get("call") == call.id:
+            which = f"rows {rows}" if rows else "all values"
+            bundle.report.hold(f"{erasure.place}: {which} of this call were {told}")
+        elif "call" not in erasure.data:
+            bundle.report.note(
+                f"{erasure.place}: all values of a subject were {told}; whose, it does not show"
+            )
 
 
 def check_batch(bundle: Bundle, call: Entry) -> None:

@@ -129,6 +129,7 @@ class ToyVault:
 
     def __init__(self) -> None:
         self.held: dict[str, tuple[Opening, ...]] = {}
+        self.erased_by: dict[str, str] = {}
 
     def openings(self, key: str) -> tuple[Opening, ...]:
         return self.held.get(key, ())
@@ -257,7 +258,7 @@ def export_toy(
 ) -> bytes:
     """Evidence bundle of a toy call; ``files`` replaces the package's."""
     reader = case.log.publish()
-    chain = gather(reader, call or case.call)
+    chain = gather(reader, call or case.call, case.log.vault.erased_by.get(call or case.call))
     material = Material(
         package=case.files.files if files is None else files,
         policies=case.policies,
@@ -271,7 +272,7 @@ def export_toy(
 
 def replay_toy(case: ToyCase, isolated: ToyIsolated, *, rows: Sequence[int] | None = None) -> ReplayResult:
     """Replay the toy call, all rows or some."""
-    chain = gather(case.log.publish(), case.call)
+    chain = gather(case.log.publish(), case.call, case.log.vault.erased_by.get(case.call))
     given = case.rows if rows is None else {n: case.rows[n] for n in rows}
     past = Past(chain.call.entry, chain.openings, tuple(e.entry for e in chain.erasures), ENVIRONMENT)
     return replay_call(past, given, case.package, isolated)
