@@ -141,7 +141,7 @@ def test_refused_calls_have_a_number_and_an_entry(name: str):
     assert reply.headers["pellucid-trace"] == call.trace
     assert call.personal["message"] == reply.json["error"]
     if status == 404:
-        assert call.context == 3  # the node's own: no model is known
+        assert call.context == 0  # the node's own: no model is known
     assert not recorder.open
     if status == 413:
         assert reply.headers["connection"] == "close"

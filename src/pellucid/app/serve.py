@@ -196,8 +196,7 @@ def make_plane(site: Site, recorder: SiteRecorder, report: Callable[[str], None]
     limits, clock = _limits(site), SystemClock()
     pool = Pool(recorder, clock=clock, limits=limits)
     _admit_all(site, recorder, pool, report)
-    facts = {"config": site.config_digest}
-    return Dataplane(pool, recorder, clock=clock, limits=limits, node_facts=facts)
+    return Dataplane(pool, recorder, clock=clock, limits=limits)
 
 
 def _limits(site: Site) -> Limits:

@@ -91,7 +91,8 @@ def take(tensor: Tensor, slot: int, count: int) -> Tensor:
     """
     if not tensor.shape or slot < 0 or count < 1 or slot + count > tensor.shape[0]:
         raise TensorError(
-            f"output {tensor.name!r:.80}: expected at least {slot + count} rows, got shape {list(tensor.shape)}"
+            f"output {tensor.name!r:.80}: expected at least {slot + count} rows, "
+            f"got shape {list(tensor.shape)}"
         )
     shape = (count, *tensor.shape[1:])
     if tensor.datatype == "BYTES":

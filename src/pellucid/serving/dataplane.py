@@ -24,6 +24,7 @@ from pellucid.serving.pool import Pool
 from pellucid.serving.request import parse_infer
 from pellucid.serving.response import Answer
 
+NODE_CONTEXT: Final = 0  # the node itself, for calls that named no model we know
 EXTENSIONS: Final = ("binary_tensor_data", "parameters")  # exactly what is served and tested
 _TRACEPARENT: Final = re.compile(
     rb"(?!ff)[0-9a-f]{2}-((?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?"
@@ -33,15 +34,12 @@ _TRACEPARENT: Final = re.compile(
 class Dataplane:
     """What every door of the server calls. Lives on one event loop's thread."""
 
-    def __init__(
-        self, pool: Pool, recorder: Recorder, *, clock: Clock, limits: Limits, node_facts: dict[str, Any]
-    ) -> None:
+    def __init__(self, pool: Pool, recorder: Recorder, *, clock: Clock, limits: Limits) -> None:
         self.pool, self.limits, self._recorder = pool, limits, recorder
         self._wall, self._now = clock.now_ns, clock.monotonic_ns
         self._entropy = Entropy()
-        self._context = recorder.add_context(node_facts)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.numbers = Numbers(recorder, limits, clock.now_ns, self._call_later, self._context)
+        self.numbers = Numbers(recorder, limits, clock.now_ns, self._call_later)
         self.draining = False
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -70,7 +68,7 @@ class Dataplane:
             personal["trace_id"] = foreign[1].decode()
         else:
             trace = self._entropy.take(16).hex()
-        return OpenCall(n, self._context, accepted_ns, self._now(), self._entropy.take(32), personal, trace)
+        return OpenCall(n, NODE_CONTEXT, accepted_ns, self._now(), self._entropy.take(32), personal, trace)
 
     def key(self, call: OpenCall) -> str:
         """The call's key as its caller gets it; ``""`` when it was only counted."""

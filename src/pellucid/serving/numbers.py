@@ -24,11 +24,8 @@ _NONE: Final = (0, 0, 0, 0)
 class Numbers:
     """Hands out and takes back the numbers of one recorder."""
 
-    def __init__(
-        self, recorder: Recorder, limits: Limits, now_ns: Callable[[], int], later: Later, context: int
-    ) -> None:
+    def __init__(self, recorder: Recorder, limits: Limits, now_ns: Callable[[], int], later: Later) -> None:
         self._recorder, self._limits, self._now, self._later = recorder, limits, now_ns, later
-        self._context = context  # of the node itself, for calls that named no model we know
         self._parked: list[int] = []
         self._tokens, self._filled_ns = float(limits.refusals_burst), now_ns()
         self._counted, self._unnumbered, self._since_ns = 0, 0, 0
@@ -81,7 +78,7 @@ class Numbers:
 
     def _settle(self, now: int) -> None:
         while self._parked:
-            self._recorder.close_call(_parked_call(self._parked[-1], self._context, now))
+            self._recorder.close_call(_parked_call(self._parked[-1], now))
             self._parked.pop()
         if not self._counted and not self._unnumbered:
             return
@@ -96,5 +93,5 @@ class Numbers:
         self._counted = self._unnumbered = 0
 
 
-def _parked_call(n: int, context: int, now: int) -> Call:
-    return Call(n, context, "refused", "too_many", now, now, _NONE, -1, 0, (), (), (0, 0), b"", {}, None)
+def _parked_call(n: int, now: int) -> Call:
+    return Call(n, 0, "refused", "too_many", now, now, _NONE, -1, 0, (), (), (0, 0), b"", {}, None)

@@ -58,7 +58,7 @@ def make_plane(
     pool = Pool(recorder, clock=clock, limits=limits)
     for model in models:
         pool.add(model)
-    return Dataplane(pool, recorder, clock=clock, limits=limits, node_facts={})
+    return Dataplane(pool, recorder, clock=clock, limits=limits)
 
 
 @dataclass

@@ -90,8 +90,7 @@ class HttpDoor:
         headers: dict[bytes, bytes],
         receive: Receive,
     ) -> Answer:
-        if route.error is not None:
-            raise route.error
+        route.verify()
         if len(sent) != len(headers):
             _verify_once(sent)
         size_max = self._plane.limits.body_max_bytes
@@ -126,8 +125,7 @@ class HttpDoor:
         await _send(send, status, [_JSON], _encode(value))
 
     def _told(self, route: Route) -> tuple[int, Any]:
-        if route.error is not None:
-            raise route.error
+        route.verify()
         if route.kind == "live":
             return 200, {"live": True}
         if route.kind == "ready":

@@ -20,14 +20,24 @@ class Route:
 
     Attributes:
         kind: ``live``, ``ready``, ``server``, ``model``, ``model_ready``, ``infer`` or ``none``.
-        error: Why nothing can be found there; an ``infer`` route is recorded all the same.
+        problem: Why nothing can be found there; an ``infer`` route is recorded all the same.
     """
 
     kind: str
     methods: tuple[str, ...] = GET
     model: str = ""
     version: str | None = None
-    error: PellucidError | None = None
+    problem: tuple[type[PellucidError], str] | None = None
+
+    def verify(self) -> None:
+        """Pass only where the path leads somewhere.
+
+        Raises:
+            NotFoundError, FormatError: Made anew each time, since a raised error keeps its frames.
+        """
+        if self.problem is not None:
+            kind, text = self.problem
+            raise kind(text)
 
 
 _FIXED: Final = {
@@ -60,12 +70,12 @@ def find_route(raw_path: bytes) -> Route:
     try:
         names = _name("model", name), None if version is None else _name("version", version)
     except PellucidError as error:
-        return Route(kind, methods, error=error)
+        return Route(kind, methods, problem=(type(error), error.message))
     return Route(kind, methods, *names)
 
 
 def _nothing() -> Route:
-    return Route("none", error=NotFoundError("path: expected an endpoint of /v2, got another"))
+    return Route("none", problem=(NotFoundError, "path: expected an endpoint of /v2, got another"))
 
 
 def _name(subject: str, raw: bytes) -> str:

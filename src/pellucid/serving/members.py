@@ -1,0 +1,86 @@
+"""Members of a request's JSON: the right kind, within limits, and what came instead otherwise."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pellucid.errors import FormatError
+from pellucid.serving.limits import ID_MAX, PARAMETER_MAX, PARAMETERS_MAX, TENSORS_MAX
+
+NO_PARAMETERS: Final[dict[str, Any]] = {}
+NOT_OFFERED: Final = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
+
+
+def object_of(value: Any, subject: str) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise FormatError(f"{subject}: expected a JSON object, got {kind_of(value)}")
+    return value
+
+
+def kind_of(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def items_of(head: dict[str, Any], member: str) -> list[dict[str, Any]]:
+    value = head.get(member)
+    if type(value) is not list:
+        got = kind_of(value) if member in head else "none"
+        raise FormatError(f"{member}: expected an array of tensors, got {got}")
+    if len(value) > TENSORS_MAX:
+        raise FormatError(f"{member}: expected at most {TENSORS_MAX} tensors, got {len(value):,}")
+    for position, item in enumerate(value):
+        object_of(item, f"{member}[{position}]")
+        if type(item.get("name")) is not str:
+            got = kind_of(item["name"]) if "name" in item else "none"
+            raise FormatError(f"{member}[{position}].name: expected a string, got {got}")
+    return value
+
+
+def text_of(head: dict[str, Any], member: str, subject: str) -> str:
+    """A bounded text without control characters; ``""`` when absent."""
+    value = head.get(member, "")
+    if type(value) is not str:
+        raise FormatError(f"{subject}: expected a string, got {kind_of(value)}")
+    if len(value) > ID_MAX:
+        raise FormatError(f"{subject}: expected at most {ID_MAX} characters, got {len(value):,}")
+    if value and not value.isprintable():
+        raise FormatError(f"{subject}: expected text without control characters, got {value!r:.60}")
+    return value
+
+
+def parameters_of(item: dict[str, Any], subject: str) -> dict[str, Any]:
+    if "parameters" not in item:
+        return NO_PARAMETERS
+    parameters = object_of(item["parameters"], f"{subject} parameters")
+    if len(parameters) > PARAMETERS_MAX:
+        raise FormatError(f"{subject} parameters: expected at most {PARAMETERS_MAX}, got {len(parameters):,}")
+    for name, value in parameters.items():
+        _check_parameter(name, value, subject)
+    return parameters
+
+
+def _check_parameter(name: str, value: Any, subject: str) -> None:
+    where = f"{subject} parameter {name!r:.60}"
+    if len(name) > ID_MAX:
+        raise FormatError(f"{where}: expected a name of at most {ID_MAX} characters, got {len(name):,}")
+    if type(value) not in (str, int, float, bool):
+        raise FormatError(f"{where}: expected a string, number or boolean, got {kind_of(value)}")
+    if type(value) is str and len(value) > PARAMETER_MAX:
+        raise FormatError(f"{where}: expected at most {PARAMETER_MAX:,} characters, got {len(value):,}")
+    if name.startswith("triton_"):
+        raise FormatError(f"{where}: expected no reserved name 'triton_*', got one")
+
+
+def refuse_unserved(parameters: dict[str, Any]) -> None:
+    if parameters.get("sequence_id") not in (None, 0, ""):
+        raise FormatError(
+            "parameter 'sequence_id': expected none, got one", hint="no state is kept between calls here"
+        )
+
+
+def flag_of(parameters: dict[str, Any], name: str, subject: str) -> bool:
+    value = parameters.get(name, False)
+    if type(value) is not bool:
+        raise FormatError(f"{subject} parameter {name!r}: expected true or false, got {value!r:.40}")
+    return value
