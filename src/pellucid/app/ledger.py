@@ -183,12 +183,13 @@ def integrate(site: Site) -> int:
         try:
             return sequencer.drain()
         except UnavailableError:
-            if _is_held(site):
+            if is_sequencing(site):
                 return 0
             raise
 
 
-def _is_held(site: Site) -> bool:
+def is_sequencing(site: Site) -> bool:
+    """True while some process holds the sequencer's lock."""
     from pellucid.ledger.sequencer import Lock
 
     try:
@@ -218,7 +219,7 @@ def wait_integrated(site: Site, key: str, *, timeout_s: float = WAIT_S) -> int:
             try:
                 return ledger.reader.locate(key)
             except NotFoundError:
-                if not _is_held(site) or clock.monotonic_ns() > limit_ns:
+                if not is_sequencing(site) or clock.monotonic_ns() > limit_ns:
                     raise
         clock.wait(POLL_S)
 
@@ -322,6 +323,10 @@ def rebuild_index(site: Site) -> int:
         UnavailableError: A sequencer runs; it feeds the index.
     """
     with open_sequencer(site, sinks=False) as sequencer:
-        sequencer.followers["index"].clear()  # type: ignore[attr-defined]
-        sequencer.drain()
-        return sequencer.followers["index"].position()
+        sequencer.drain()  # takes the lock
+        index: Any = sequencer.followers["index"]
+        index.clear()
+        sequencer.close()
+        sequencer.drain()  # opens again, and feeds who is behind
+        count: int = index.position()
+        return count
