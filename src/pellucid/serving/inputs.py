@@ -19,6 +19,7 @@ _INTEGERS: Final[frozenset[type]] = frozenset({int})
 
 
 def names_of(specs: Sequence[TensorSpec]) -> str:
+    """Names of tensors, for messages."""
     return ", ".join(repr(spec.name) for spec in specs)
 
 
@@ -41,6 +42,7 @@ def match_inputs(
 
 
 def read_input(item: dict[str, Any], spec: TensorSpec, signature: Signature, binary: BinaryTail) -> Tensor:
+    """One input's tensor, exactly as the model declares it."""
     if item.get("datatype") != spec.datatype:
         raise TensorError(
             f"{_subject(spec)}: expected datatype {spec.datatype}, got {item.get('datatype')!r:.40}"
@@ -120,6 +122,7 @@ def _shape(value: list[Any], spec: TensorSpec, signature: Signature) -> tuple[in
 
 
 def row_count(tensors: list[Tensor], signature: Signature) -> int:
+    """Rows along the batch axis, the same in every input; 1 without a batch axis."""
     if not signature.batched:
         return 1
     if len(tensors) == 1:

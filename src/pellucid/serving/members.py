@@ -12,17 +12,20 @@ NOT_OFFERED: Final = ("shared_memory_region", "shared_memory_byte_size", "shared
 
 
 def object_of(value: Any, subject: str) -> dict[str, Any]:
+    """The value, if it is a JSON object."""
     if type(value) is not dict:
         raise FormatError(f"{subject}: expected a JSON object, got {kind_of(value)}")
     return value
 
 
 def kind_of(value: Any) -> str:
+    """What a JSON value is, for messages."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 
 
 def items_of(head: dict[str, Any], member: str) -> list[dict[str, Any]]:
+    """An array of objects that each have a name."""
     value = head.get(member)
     if type(value) is not list:
         got = kind_of(value) if member in head else "none"
@@ -50,6 +53,7 @@ def text_of(head: dict[str, Any], member: str, subject: str) -> str:
 
 
 def parameters_of(item: dict[str, Any], subject: str) -> dict[str, Any]:
+    """Parameters of a request or tensor: bounded, and of the three kinds that the protocol knows."""
     if "parameters" not in item:
         return NO_PARAMETERS
     parameters = object_of(item["parameters"], f"{subject} parameters")
@@ -73,6 +77,7 @@ def _check_parameter(name: str, value: Any, subject: str) -> None:
 
 
 def refuse_unserved(parameters: dict[str, Any]) -> None:
+    """Refuse what a client must not believe to be honoured."""
     if parameters.get("sequence_id") not in (None, 0, ""):
         raise FormatError(
             "parameter 'sequence_id': expected none, got one", hint="no state is kept between calls here"
@@ -80,6 +85,7 @@ def refuse_unserved(parameters: dict[str, Any]) -> None:
 
 
 def flag_of(parameters: dict[str, Any], name: str, subject: str) -> bool:
+    """A parameter that is true or false; false when absent."""
     value = parameters.get(name, False)
     if type(value) is not bool:
         raise FormatError(f"{subject} parameter {name!r}: expected true or false, got {value!r:.40}")
