@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -38,7 +39,8 @@ def console(*, err: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if err else sys.stdout
-    width = None if stream.isatty() else 100
+    columns = os.environ.get("COLUMNS", "")
+    width = None if stream.isatty() else int(columns) if columns.isdecimal() and columns != "0" else 100
     return Console(file=stream, highlight=False, soft_wrap=False, width=width)
 
 
