@@ -49,6 +49,7 @@ BUNDLE_MAX = 512 * 2**20  # limits: a hostile bundle costs bounded memory and ti
 MEMBERS_MAX = 65_535
 ENTRY_MAX = 65_535
 CHECKPOINT_MAX = 65_536
+SIZE_MAX = 2**53 - 1
 TRUST_FILE_MAX = 2**20
 HEX64 = r"[0-9a-f]{64}"
 
@@ -466,7 +467,7 @@ def open_checkpoint(place: str, raw: bytes, log: LogKey) -> Checkpoint:
     if checkpoint.origin != log.name:
         fail(place, f"expected the log {log.name!r} of log.vkey, got {checkpoint.origin!r}")
     ours = [s for name, key_id, s in checkpoint.signatures if (name, key_id) == (log.name, log.key_id)]
-    if not ours or not all(is_ed25519(log.public, checkpoint.text, signature) for signature in ours):
+    if len(ours) != 1 or not is_ed25519(log.public, checkpoint.text, ours[0]):
         fail(place, "expected the log's signature, got none that log.vkey verifies")
     return checkpoint
 
@@ -477,6 +478,9 @@ def _parse_checkpoint(raw: bytes) -> Checkpoint:
     lines = tail.split("\n")
     if not separator or match is None or lines.pop() != "" or not 1 <= len(lines) <= 64:
         raise ValueError("another form")
+    size, root = int(match[2]), unbase64(match[3])
+    if size > SIZE_MAX or (size == 0 and root != root_of([])):
+        raise ValueError("a size beyond 2**53, or an empty tree with the root of another")
     signatures = []
     for line in lines:
         found = _SIGNATURE_LINE.fullmatch(line)
@@ -484,7 +488,7 @@ def _parse_checkpoint(raw: bytes) -> Checkpoint:
             raise ValueError("a malformed signature line")
         blob = unbase64(found[2])
         signatures.append((found[1], blob[:4], blob[4:]))
-    return Checkpoint(match[1], int(match[2]), unbase64(match[3]), (text + "\n").encode(), signatures)
+    return Checkpoint(match[1], size, root, (text + "\n").encode(), signatures)
 
 
 def hash_leaf(entry: bytes) -> bytes:
@@ -900,12 +904,15 @@ def check_log(bundle: Bundle) -> None:
         "root": checkpoint.root.hex(),
     }
     bundle.report.hold(f"log/checkpoint: {checkpoint.origin} signed {checkpoint.size} entries")
-    verify_seen(bundle.trust, checkpoint, bundle.members.get("log/consistency.json"))
+    consistency = bundle.members.get("log/consistency.json")
+    verify_seen(bundle.trust, checkpoint, consistency)
     if bundle.trust.seen is None:
         bundle.report.note(
             "no seen.checkpoint in your trust folder: a log that was rolled back cannot be told from a "
             "young one. Keep log/checkpoint of this bundle as seen.checkpoint for the next time."
         )
+        if consistency is not None:
+            bundle.report.note("log/consistency.json: not checked, it is for a reader with a seen.checkpoint")
     else:
         bundle.report.hold(
             f"log/checkpoint: continues the checkpoint you saw (size {bundle.trust.seen.size})"
