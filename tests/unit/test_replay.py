@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import struct
 
@@ -10,7 +11,7 @@ import pytest
 from pellucid.core.digest import sha256
 from pellucid.core.divergence import BIT_EXACT, DIFFERENT, WITHIN_BOUND, find_changes
 from pellucid.core.dsse import verify_bundle
-from pellucid.core.entry import Opening, parse_entry
+from pellucid.core.entry import Opening, encode_outputs, parse_entry
 from pellucid.core.statement import PAYLOAD_TYPE, REPLAY, parse_statement
 from pellucid.core.tensor import Tensor
 from pellucid.core.trust import verify_package
@@ -34,6 +35,7 @@ from pellucid.testing.evidence import (
     make_key,
     make_package,
     replay_toy,
+    score,
     trust_of,
 )
 
@@ -212,6 +214,29 @@ def test_a_flipped_decision_is_different_however_small(case: ToyCase) -> None:
     assert result.rows[0].verdict == DIFFERENT
     assert "the decision flipped from 'granted' to 'refused'" in result.rows[0].reason
     assert result.verdict == DIFFERENT
+
+
+@pytest.mark.parametrize("what", ["entry", "value", "label"])
+def test_kept_outputs_that_are_not_the_committed_ones_count_for_nothing(case: ToyCase, what: str) -> None:
+    """Neither a changed entry nor a changed vault makes 'within bound' of a stranger's numbers."""
+    past, held = past_of(case), case.log.vault.held[case.call]
+    (first, *_) = [o for o in held if o.kind == "output"]
+    other = {
+        "entry": first,
+        "value": Opening("output", 0, first.key, encode_outputs([score(features(9.0, 1.0)[0], b"\xc0")]),
+                         first.label, first.confidence, first.digest),
+        "label": Opening("output", 0, first.key, first.value, "refused", first.confidence, first.digest),
+    }[what]  # fmt: skip
+    spoiled = tuple(other if o is first else o for o in past.openings)
+    past = dataclasses.replace(past, openings=spoiled)
+    if what == "entry":
+        data = copy.deepcopy(past.entry.data)
+        data["rows"][0]["output"] = "hmac-sha256:" + "0" * 64
+        past = dataclasses.replace(past, entry=dataclasses.replace(past.entry, data=data))
+    isolated = ToyIsolated(shift=0.0 if what == "entry" else 2.0**-18)
+    result = replay_call(past, case.rows, case.package, isolated)
+    assert result.rows[0].verdict == DIFFERENT
+    assert "do not open the commitment" in result.rows[0].reason
 
 
 def test_outputs_that_were_not_kept_cannot_be_measured(case: ToyCase) -> None:

@@ -15,7 +15,7 @@ from pellucid.core.decision import decide
 from pellucid.core.entry import Opening, decode_outputs, is_opening, output_digest
 from pellucid.core.tensor import Tensor, row_digest
 from pellucid.core.tolerance import Difference, Tolerance, compare, is_within, widest
-from pellucid.errors import TensorError
+from pellucid.errors import FormatError, TensorError
 
 BIT_EXACT: Final = "bit-exact"
 WITHIN_BOUND: Final = "within bound"
@@ -92,8 +92,14 @@ def judge_row(
         reason = "the recorded outputs were not kept, so how far they are apart cannot be measured"
         return RowResult(number, DIFFERENT, *told, reason=reason)
     try:
-        difference = _difference(decode_outputs(opening.value), replayed)
-    except TensorError as error:
+        recorded = decode_outputs(opening.value)
+        if not _is_kept(commitment, opening, recorded):
+            reason = (
+                "the vault's outputs do not open the commitment in the entry: they are not what was recorded"
+            )
+            return RowResult(number, DIFFERENT, *told, reason=reason)
+        difference = _difference(recorded, replayed)
+    except (TensorError, FormatError) as error:
         return RowResult(number, DIFFERENT, *told, reason=error.message)
     if label != opening.label:
         reason = f"the decision flipped from {opening.label!r} to {label!r}"
@@ -102,6 +108,12 @@ def judge_row(
         return RowResult(number, WITHIN_BOUND, *told, difference=difference, reason=_far(difference))
     reason = f"{_far(difference)}, the bound is {bound.absolute:.9g} or {bound.ulp} units in the last place"
     return RowResult(number, DIFFERENT, *told, difference=difference, reason=reason)
+
+
+def _is_kept(commitment: str, opening: Opening, recorded: Sequence[Tensor]) -> bool:
+    """True if the kept outputs are those of the commitment: a vault may not vouch for itself."""
+    digest = output_digest(row_digest(recorded), opening.label, opening.confidence)
+    return is_opening(commitment, opening.key, digest)
 
 
 def _difference(recorded: Sequence[Tensor], replayed: Sequence[Tensor]) -> Difference:
