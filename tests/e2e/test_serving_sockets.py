@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -275,6 +276,21 @@ def test_clients_that_say_nothing_or_never_finish_are_let_go(door: Door, monkeyp
         ((status, headers, _),) = answers(connection.recv(65_536))
     assert status == 504
     assert door.call(headers).error == "deadline"
+
+
+def test_idle_connections_do_not_delay_a_stop(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pellucid.servers.http.protocol.LINGER_S", 30)
+    plane = make_plane([echo_model()])
+    with running(plane) as port:
+        silent = socket.create_connection(("127.0.0.1", port), timeout=10)
+        used = socket.create_connection(("127.0.0.1", port), timeout=10)
+        used.sendall(post(GOOD, close=False))
+        assert used.recv(65_536).startswith(b"HTTP/1.1 200")
+        began = time.monotonic()
+    assert time.monotonic() - began < 10  # far below what a lingering connection is given
+    for connection in (silent, used):
+        assert connection.recv(10) == b""
+        connection.close()
 
 
 def test_a_client_that_sends_for_ever_behind_its_refusal_is_cut(door: Door, monkeypatch: pytest.MonkeyPatch):

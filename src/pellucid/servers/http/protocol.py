@@ -58,7 +58,7 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._head_size = self._dropped = 0
         self._refusal: tuple[int, str] | None = None
         self._head_timer: asyncio.TimerHandle | None = None
-        self._ended = self._deaf = False
+        self._ended = self._deaf = self._in_head = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(_Transport(transport, self))
@@ -71,6 +71,8 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
     def data_received(self, data: bytes) -> None:
         if not (self.transport.lingering or self._deaf):
             super().data_received(data)
+            if self._in_head and self._head_timer is None:
+                self._arm()  # most heads come whole and need no clock
             return
         self._dropped += len(data)
         if self._dropped > LINGER_BYTES:
@@ -86,13 +88,12 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     def is_receiving(self) -> bool:
         """True while the client may still be sending what we will not read."""
-        return not self._ended and (self.cycle is None or self.cycle.more_body or self._refusal is not None)
+        body = self.cycle is not None and self.cycle.more_body
+        return not self._ended and (body or self._in_head or self._refusal is not None)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_size = 0
-        if self._head_timer is None:
-            self._arm()
+        self._head_size, self._in_head = 0, True
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -108,6 +109,7 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         self._disarm()
         super().on_headers_complete()
 
