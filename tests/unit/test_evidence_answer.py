@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from pellucid.errors import DigestMismatchError
+from pellucid.core.entry import Opening
+from pellucid.errors import DigestMismatchError, VerificationError
 from pellucid.evidence.answer import NOT_SAID, answer_four
-from pellucid.evidence.chain import Chain, gather
+from pellucid.evidence.chain import Chain, gather, verify_answers
 from pellucid.evidence.check import check_bundle
 from pellucid.evidence.report_html import answer_rows, render_case_page, render_case_report
 from pellucid.evidence.story import tell_story
@@ -121,6 +122,22 @@ def test_calls_without_an_answer_have_a_story_too(case: ToyCase, outcome: str, s
 def test_erased_answers_are_told_as_such(case: ToyCase) -> None:
     del case.log.vault.held[case.call]
     assert "can no longer be opened" in tell_story(chain_of(case))[-1]["text"]
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_an_answer_changed_in_the_vault_is_not_told(rows: int) -> None:
+    case = make_case(rows_alone=rows)
+    chain = verify_answers(chain_of(case, case.alone))
+    for spoil in ({"label": "refused"}, {"confidence": "0.999999"}, {"digest": b"d" * 32}):
+        spoiled = tuple(spoiled_output(o, spoil) if o.kind == "output" else o for o in chain.openings)
+        with pytest.raises(VerificationError, match="row 0: expected the answer that was recorded"):
+            verify_answers(dataclasses.replace(chain, openings=spoiled))
+    assert verify_answers(dataclasses.replace(chain, openings=()))
+
+
+def spoiled_output(opening: Opening, change: dict[str, Any]) -> Opening:
+    values = {"label": opening.label, "confidence": opening.confidence, "digest": opening.digest} | change
+    return Opening("output", opening.row, opening.key, opening.value, **values)
 
 
 def test_pages_load_nothing_and_escape_everything(case: ToyCase) -> None:

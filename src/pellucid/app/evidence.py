@@ -16,7 +16,7 @@ from pellucid.core.times import format_time
 from pellucid.core.trust import TrustedPackage, verify_package
 from pellucid.errors import PellucidError, UsageError
 from pellucid.evidence.answer import answer_four
-from pellucid.evidence.chain import Chain, gather
+from pellucid.evidence.chain import Chain, gather, verify_answers
 from pellucid.evidence.check import Checked, check_bundle
 from pellucid.evidence.export import Material, digest_of, export_case, export_period, view_log
 from pellucid.evidence.period import find_period, widen
@@ -124,10 +124,11 @@ def answer(site: Site, call: str) -> dict[str, Any]:
 
     Raises:
         NotFoundError: No such call, or its package is not in the site.
-        VerificationError: The package is not what it was signed as.
+        VerificationError: The package is not what it was signed as, or the vault says another answer
+            than was recorded.
     """
     with _opened(site) as ledger:
-        chain = _chain(ledger, call)
+        chain = verify_answers(_chain(ledger, call))
     record_event(site, "read", {"what": "answer", "call": call})
     four = answer_four(chain, package_of(site, chain)) if chain.call.entry.data.get("package") else None
     data = chain.call.entry.data
@@ -285,7 +286,7 @@ def case_report(site: Site, call: str, bundle: bytes) -> bytes:
     """
     checked = check(site, bundle)
     with _opened(site) as ledger:
-        chain = _chain(ledger, call)
+        chain = verify_answers(_chain(ledger, call))
     answers = answer_four(chain, package_of(site, chain)) if chain.call.entry.data.get("package") else None
     record_event(site, "read", {"what": "report", "call": call})
     return render_case_report(chain, answers, checked.holds, created=now())

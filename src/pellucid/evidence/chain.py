@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from pellucid.core import canonical
 from pellucid.core.digest import sha256
-from pellucid.core.entry import Entry, Opening, parse_entry
+from pellucid.core.entry import Entry, Opening, is_opening, output_digest, parse_entry, rows_leaf
+from pellucid.core.merkle.hashing import hash_leaf, root_of
 from pellucid.core.times import parse_time
-from pellucid.errors import NotFoundError
+from pellucid.errors import NotFoundError, VerificationError
 from pellucid.ports import EntryReader, Query
 
 BATCH_DISTANCE_MAX: Final = 4096  # limit: a batch entry stands right before its calls
+ROWS_BYTES_MAX: Final = 256 * 2**20  # limit: commitments of one call
 FOUND_MAX: Final = 10_000  # limit: entries of one kind that are looked through
 PACKAGE_TYPES: Final = ("build", "package", "qualification", "approval")
 
@@ -107,6 +110,36 @@ def gather(reader: EntryReader, key: str, erased_by: str | None = None) -> Chain
         erasures=_erasures(reader, key, erased_by),
         openings=reader.openings(key),
     )
+
+
+def verify_answers(chain: Chain) -> Chain:
+    """The chain itself, if what the vault says was answered is what the entry committed to.
+
+    Raises:
+        VerificationError: A row's answer, label or confidence is another.
+    """
+    data = chain.call.entry.data
+    rows = data["rows"] if "rows" in data else _rows_below(chain)
+    for opening in chain.openings:
+        if opening.kind != "output":
+            continue
+        digest = output_digest(opening.digest or b"", opening.label, opening.confidence)
+        if not is_opening(str(rows[opening.row]["output"]), opening.key, digest):
+            raise VerificationError(
+                f"call {chain.call.entry.id} row {opening.row}: expected the answer that was recorded, "
+                "got another from the vault",
+                hint="the vault was changed, or belongs to another ledger",
+            )
+    return chain
+
+
+def _rows_below(chain: Chain) -> list[dict[str, str | None]]:
+    kept = next((o.value for o in chain.openings if o.kind == "rows" and o.value is not None), b"[]")
+    rows: list[dict[str, str | None]] = canonical.decode(kept, size_max=ROWS_BYTES_MAX)
+    tree = chain.call.entry.data["rows_tree"]
+    if chain.openings and root_of([hash_leaf(rows_leaf(row)) for row in rows]).hex() != tree["root"]:
+        raise VerificationError(f"call {chain.call.entry.id}: expected the rows of its root, got others")
+    return rows
 
 
 def _batch(reader: EntryReader, call: Leaf) -> Leaf | None:
