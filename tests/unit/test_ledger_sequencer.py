@@ -10,7 +10,7 @@ from pellucid.core.checkpoint import verify_checkpoint
 from pellucid.core.entry import is_opening, output_digest, parse_entry
 from pellucid.core.merkle.proof import verify_consistency, verify_inclusion
 from pellucid.core.record import Context, Event, encode_record
-from pellucid.errors import LedgerHaltedError, NotFoundError, UnavailableError
+from pellucid.errors import LedgerFullError, LedgerHaltedError, NotFoundError, UnavailableError
 from pellucid.ledger.complete import complete
 from pellucid.ledger.journal import list_segments, write_segment
 from pellucid.ledger.recorder import DoorRecorder, RecorderLimits
@@ -285,7 +285,10 @@ def test_run_steps_until_it_is_stopped_and_drains(ledger):
 
     serve(ledger)
     sequencer = ledger.sequencer(interval_s=0.5)
+    told = []
+    sequencer.report = told.append
     sequencer.run(Stop())
+    assert told == []
     assert ledger.clock.waited_s == [0.5, POLL_S, POLL_S]
     assert ledger.reader.size() == 11
     sequencer.close()
@@ -430,6 +433,58 @@ def test_a_follower_that_fails_never_stops_the_ledger(tmp_path):
     assert moody.seen == [parse_entry(raw).id for raw in ledger.entries()]
     sequencer.close()
     ledger.close()
+
+
+def test_run_reports_who_fails_once_and_when_it_is_over(tmp_path):
+    class Sick:
+        def position(self):
+            return 0
+
+        def apply(self, start, formed):
+            if looks < 4:
+                raise ConnectionError("down")
+
+    class Stop:
+        def is_set(self):
+            nonlocal looks
+            looks += 1
+            return looks > 6
+
+    looks, told = 0, []
+    ledger = LedgerFolder(tmp_path / "ledger", followers={"sick": Sick()}, durable=False)
+    serve(ledger)
+    sequencer = ledger.sequencer(report=told.append)
+    sequencer.run(Stop())
+    assert told == [{"sick": "ConnectionError: down"}, {}]
+    sequencer.close()
+    ledger.close()
+
+
+def test_a_stopped_sequencer_fills_the_journal_and_a_running_one_empties_it(ledger):
+    """Up to the limit a call does not notice; at the limit it is refused, never lost."""
+    limits = RecorderLimits(backlog_max_bytes=50_000, rotate_bytes=10_000)
+    recorder = ledger.recorder(limits=limits)
+    context, accepted = recorder.add_context(FACTS), 0
+    refused = None
+    while refused is None:
+        try:
+            recorder.close_call(make_call(recorder.reserve(1, context), context=context))
+        except LedgerFullError as error:
+            refused = error
+        else:
+            accepted += 1
+        recorder.tend()
+    assert "backlog_max_bytes" in refused.message
+    assert accepted > 50
+    sequencer = ledger.sequencer()
+    sequencer.drain()
+    recorder.tend()
+    recorder.close_call(make_call(recorder.reserve(1, context), context=context))
+    recorder.close()
+    sequencer.drain()
+    sequencer.close()
+    assert len(by_type(ledger, "call")) == accepted + 1
+    assert complete(ledger.entries()).is_complete
 
 
 def test_recovery_is_written_once_even_if_killed_before_the_board_goes(ledger, monkeypatch):

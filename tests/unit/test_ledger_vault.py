@@ -152,6 +152,19 @@ def test_twice_is_once(ledger):
     assert ledger.vault.erasure_of(key(2)) == first
 
 
+def test_a_call_erased_row_by_row_is_erased(ledger):
+    recorder = ledger.recorder()
+    recorder.close_call(make_call(recorder.reserve(1), context=0, rows=2, personal={}))
+    recorder.close()
+    ledger.integrate()
+    call = "node1/2/0/1"
+    erase(ledger, {"call": call, "rows": [0]})
+    assert (ledger.vault.state(call), ledger.vault.state(call, 0)) == ("held", "erased")
+    erase(ledger, {"call": call, "rows": [1]})
+    assert ledger.vault.state(call) == "erased"
+    assert ledger.vault.erasure_of(call, -1) is None
+
+
 def test_missing_is_lost_and_never_erased(ledger):
     assert ledger.vault.state("node1/9/9/9") == "lost"
     ledger.vault._db.execute("DELETE FROM entries WHERE key=?", (key(2),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -238,7 +239,15 @@ def run_sequencer(site: Site, *, stop_when_parent_closes_stdin: bool = True) -> 
         threading.Thread(target=_wait_for_parent, args=(stop,), daemon=True).start()
     os.nice(NICE)
     with open_sequencer(site) as sequencer:
+        sequencer.report = _report_failures
         sequencer.run(stop)
+
+
+def _report_failures(failing: Mapping[str, str]) -> None:
+    """One line a change, on standard error: the ledger goes on, who follows it does not."""
+    line = json.dumps({"event": "followers", "failing": dict(failing)}, ensure_ascii=True)
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
 
 
 def _wait_for_parent(stop: threading.Event) -> None:

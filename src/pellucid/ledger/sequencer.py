@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -90,6 +90,7 @@ class Sequencer:
         interval_s: Least time between two steps of ``run`` while entries arrive: checkpoints are
             signed that often.
         boot_id: For tests; this boot's otherwise.
+        report: Told by ``run`` whenever the followers that fail, or why, have changed.
     """
 
     folder: Path
@@ -104,6 +105,7 @@ class Sequencer:
     interval_s: float = 0.25
     entries_max: int = ENTRIES_MAX
     boot_id: bytes = b""
+    report: Callable[[Mapping[str, str]], None] | None = None
     _opened: _Opened | None = None
     _lock: Lock | None = None
 
@@ -254,11 +256,16 @@ class Sequencer:
 
         A full disk or a lock held by another is waited out; anything else ends the run.
         """
+        told: dict[str, str] = {}
         while not stop.is_set():
             try:
                 busy = self.step()
             except UnavailableError:
                 busy = 0
+            failing = self.failures()
+            if self.report is not None and failing != told:
+                self.report(failing)
+                told = failing
             full = busy >= self.entries_max
             self.clock.wait(0.0 if full else self.interval_s if busy else POLL_S)
         try:

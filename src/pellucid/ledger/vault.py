@@ -99,11 +99,11 @@ class Vault:
         return "erased" if self.erasure_of(key, row) else "lost"
 
     def erasure_of(self, key: str, row: int | None = None) -> str | None:
-        """Key of the erasure entry under which an entry (or one row) was erased."""
-        sought = (key, ALL, ALL if row is None else row)
-        query = "SELECT by FROM erased WHERE key=? AND row IN (?, ?)"
-        found = self._db.execute(query, sought).fetchone()
-        return found[0] if found else None
+        """Key of the erasure entry under which one row was erased, or (without row) anything of it."""
+        for erased, by in self.erasures(key):
+            if row is None or erased in (ALL, row):
+                return by
+        return None
 
     def erasures(self, key: str) -> list[tuple[int, str]]:
         """Rows of an entry that were erased (``ALL``: every one), each with the erasure entry's key."""
