@@ -128,7 +128,7 @@ def test_erased_answers_are_told_as_such(case: ToyCase) -> None:
 def test_an_answer_changed_in_the_vault_is_not_told(rows: int) -> None:
     case = make_case(rows_alone=rows)
     chain = verify_answers(chain_of(case, case.alone))
-    for spoil in ({"label": "refused"}, {"confidence": "0.999999"}, {"digest": b"d" * 32}):
+    for spoil in ({"label": "other"}, {"confidence": "0.999999"}, {"digest": b"d" * 32}):
         spoiled = tuple(spoiled_output(o, spoil) if o.kind == "output" else o for o in chain.openings)
         with pytest.raises(VerificationError, match="row 0: expected the answer that was recorded"):
             verify_answers(dataclasses.replace(chain, openings=spoiled))
