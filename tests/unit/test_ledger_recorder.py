@@ -162,6 +162,28 @@ def test_rotation_by_time_and_by_size(make, tmp_path):
     assert contexts == [0, 1, 0, 1, 0, 1]
 
 
+def test_a_rotation_that_finds_the_disk_full_loses_nothing_and_is_tried_again(make, tmp_path, monkeypatch):
+    recorder = make()
+    recorder.close_call(make_call(recorder.reserve(1)))
+    real, short = os.write, []
+
+    def write(fd, data):
+        if len(short) == 1:  # the head fits, the contexts do not
+            short.append(1)
+            return real(fd, data[:3])
+        short.append(1)
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(DiskFullError):
+        recorder.rotate()
+    monkeypatch.undo()
+    recorder.close_call(make_call(recorder.reserve(1)))
+    recorder.rotate()
+    recorder.close_call(make_call(recorder.reserve(1)))
+    assert [r.n for r in records(tmp_path) if isinstance(r, Call)] == [1, 2, 3]
+
+
 def test_at_the_backlog_limit_reserve_says_so_and_goes_on_afterwards(make, tmp_path):
     recorder = make(limits=RecorderLimits(backlog_max_bytes=5000))
     waiting = recorder.reserve(1)

@@ -196,6 +196,7 @@ class JournalWriter:
         self._folder, self._source = folder, source
         self._contexts: dict[int, bytes] = {}
         self._broken = ""
+        self._seq = first_seq
         self._segment = _Segment(folder, source, first_seq, b"")
 
     @property
@@ -249,7 +250,8 @@ class JournalWriter:
 
     def prepare(self) -> _Segment:
         """Make the next segment, durable, off the call path."""
-        return _Segment(self._folder, self._source, self._segment.seq + 1, b"")
+        self._seq += 1  # also when it fails: a reader may have seen the name
+        return _Segment(self._folder, self._source, self._seq, b"")
 
     def swap(self, following: _Segment) -> _Segment:
         """Go on in ``following``; the caller syncs and closes what is returned."""
@@ -258,6 +260,7 @@ class JournalWriter:
             try:
                 _write_all(following.fd, contexts)
             except OSError as error:
+                os.close(following.fd)  # final, without records: the sequencer drops it
                 raise _write_error(following.path.name, error) from error
             following.size += len(contexts)
             following.start = following.size

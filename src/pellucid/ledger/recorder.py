@@ -18,17 +18,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from pellucid.core import canonical
-from pellucid.core.entry import TYPES
-from pellucid.core.record import PERSONAL, Batch, Call, Context, Event, encode_record
-from pellucid.errors import FormatError, LedgerFullError, LedgerHaltedError, PellucidError, UsageError
+from pellucid.core.record import Batch, Call, Context, encode_record
+from pellucid.errors import LedgerFullError, LedgerHaltedError, PellucidError, UsageError
 from pellucid.ledger.board import Board
+from pellucid.ledger.events import check_size, closed_epoch, make_event
 from pellucid.ledger.journal import JournalWriter, backlog_bytes
 from pellucid.ports import Clock
 
 MODES: Final = ("journaled", "durable")
-EVENT_MAX: Final = 48 * 1024  # limit: an event must fit into one entry of 65,535 bytes
 CONTEXT_MAX: Final = 16 * 1024  # limit: facts are copied into every entry
-PERSONAL_MAX: Final = 4096  # limit: bytes of one personal value of an event
 _TEND_S: Final = 0.25  # how often the flusher looks at rotation, backlog and the board
 
 
@@ -133,7 +131,7 @@ class JournalRecorder:
         Raises:
             FormatError: Outside the canonical profile or too large to be copied into entries.
         """
-        _check_size("context", canonical.encode(facts), CONTEXT_MAX)
+        check_size("context", canonical.encode(facts), CONTEXT_MAX)
         number = next(self._context_ids)
         with self._lock:
             self._journal.append_context(number, encode_record(Context(number, facts)))
@@ -303,16 +301,6 @@ class JournalRecorder:
         self._board.close()
 
 
-def closed_epoch(
-    epoch: int, worker: int, *, last: int, unresolved: int = 0, recovered: bool = False
-) -> dict[str, Any]:
-    """Data of the ``epoch`` entry that closes one worker's part of an epoch."""
-    return {
-        "epoch": epoch, "last": [last], "phase": "closed",
-        "recovered": recovered, "unresolved": unresolved, "worker": worker,
-    }  # fmt: skip
-
-
 def open_board(folder: Path, source: str, *, limits: RecorderLimits, clock: Clock) -> Board:
     """Make a worker's board in the ledger's folder."""
     epoch, worker = source.split("/")[1:]
@@ -320,34 +308,6 @@ def open_board(folder: Path, source: str, *, limits: RecorderLimits, clock: Cloc
         (folder / name).mkdir(parents=True, exist_ok=True)
     path = folder / "board" / f"{epoch}-{worker}.board"
     return Board(path, source, slots=limits.in_flight_max, now_ns=clock.now_ns())
-
-
-def make_event(
-    n: int, kind: str, data: dict[str, Any], personal: Mapping[str, str] | None, now_ns: int
-) -> Event:
-    """An event with a fresh seed, checked so that the sequencer can form its entry.
-
-    Raises:
-        FormatError: Outside the canonical profile, an unknown personal kind, or too large.
-    """
-    if kind not in TYPES or kind in ("call", "batch"):
-        raise FormatError(f"event: expected a type of entry that is no call, got {kind!r:.40}")
-    values = dict(personal or {})
-    unknown = sorted(set(values) - set(PERSONAL))
-    if unknown:
-        raise FormatError(f"event {kind}: expected personal values of {', '.join(PERSONAL)}, got {unknown}")
-    _check_size(f"event {kind}", canonical.encode(data), EVENT_MAX)
-    for name, value in values.items():
-        try:
-            _check_size(f"event {kind}: {name}", value.encode(), PERSONAL_MAX)
-        except UnicodeEncodeError:
-            raise FormatError(f"event {kind}: {name}: expected Unicode text, got a lone surrogate") from None
-    return Event(n, kind, now_ns, data, secrets.token_bytes(32) if values else b"", values)
-
-
-def _check_size(subject: str, raw: bytes, limit: int) -> None:
-    if len(raw) > limit:
-        raise FormatError(f"{subject}: expected at most {limit:,} bytes, got {len(raw):,}")
 
 
 class DoorRecorder:

@@ -20,9 +20,9 @@ from pellucid.core.record import Call, Context, Event, Record, encode_record
 from pellucid.core.times import format_time
 from pellucid.errors import FormatError, LedgerHaltedError
 from pellucid.ledger.board import BLOCK, BoardImage, lock_dead, parse_board, read_boot_id, sync_folder
+from pellucid.ledger.events import closed_epoch
 from pellucid.ledger.intake import Intake
 from pellucid.ledger.journal import parse_segment_name, write_segment
-from pellucid.ledger.recorder import closed_epoch
 from pellucid.ledger.state import Numbers, State
 from pellucid.ports import Clock
 
