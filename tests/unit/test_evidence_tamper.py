@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from cryptography.exceptions import InvalidSignature
@@ -353,3 +355,37 @@ def test_a_disagreement_of_the_verifiers_is_a_defect_and_said_so(
     monkeypatch.setattr("pellucid.evidence.check.run_verifier", lambda *_a, **_k: verify.Report())
     with pytest.raises(VerificationError, match="two verifiers disagree"):
         check_bundle(broken, case.trust)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("verdict", "refused", "was not allowed to load"),
+        ("environment", "sha256:" + "0" * 64, "under another environment"),
+        ("policy", "sha256:" + "0" * 64, "under another policy"),
+        ("environment_facts", {"backend": "another"}, "its environment is not the one of its digest"),
+    ],
+)
+def test_a_load_entry_has_to_fit_the_call(name: str, value: Any, said: str) -> None:
+    """Even a log that signs anything cannot show an admission that does not fit."""
+    made = make_case()
+    event = canonical.decode(made.log.entries[1])
+    event["data"][name] = value
+    made.log.entries[1] = canonical.encode(event)
+    found = failures(export_toy(made), made)
+    assert any(said in text for text in found), found
+
+
+def test_a_call_without_an_admission_is_not_shown_as_admitted(case: ToyCase, small: bytes) -> None:
+    members = {k: v for k, v in evidence_of(small).items() if not k.startswith("entries/000000000001")}
+    assert any(
+        "no load entry in the bundle admits the engine" in t for t in failures(reseal(case, members), case)
+    )
+
+
+def test_a_replay_report_has_to_be_about_this_package() -> None:
+    made = make_case()
+    result = dataclasses.replace(replay_toy(made, ToyIsolated()), package="sha256:" + "1" * 64)
+    digest, report = record_replay(made, result)
+    found = failures(export_toy(made, reports={digest: report}), made)
+    assert any("is not a replay report about this call" in text for text in found)

@@ -144,9 +144,8 @@ def _facts(chain: Chain) -> list[tuple[str, str]]:
     data = chain.call.entry.data
     names = ("package", "engine", "policy", "config", "environment", "precision", "label_variance")
     rows = [(name.replace("_", " "), str(data[name])) for name in names if data.get(name) is not None]
-    rows.append(
-        ("bucket and slot", f"{data['bucket']} rows, first slot {data['slot']}, {data['row_count']} rows")
-    )
+    count = f"{data['row_count']} row" + ("s" if data["row_count"] != 1 else "")
+    rows.append(("bucket and slot", f"{count} at slot {data['slot']} of a bucket of {data['bucket']}"))
     stages = ", ".join(f"{k.removesuffix('_ns')} {v / 1e6:.3f} ms" for k, v in data["stages"].items())
     return [*rows, ("time spent", stages)]
 

@@ -1232,6 +1232,8 @@ def check_load(bundle: Bundle, call: Entry) -> None:
     for name in ("environment", "policy"):
         if name in call.data and name in load.data and load.data[name] != call.data[name]:
             fail(load.place, f"was loaded under another {name} than the call says")
+    if load.data["verdict"] != "allowed":
+        fail(load.place, f"was not allowed to load: {load.data['verdict']!r}")
     facts = load.data.get("environment_facts")
     if facts is not None and load.data["environment"] != sha256(canonical(facts)):
         fail(load.place, "its environment is not the one of its digest")
@@ -1252,7 +1254,7 @@ def check_replay(bundle: Bundle, call: Entry, name: str) -> None:
     """A signed report about this very entry, which the log holds as well."""
     raw = bundle.members[name]
     statement = open_statement(name, raw, bundle.trust.of("replayer"))
-    if statement["predicateType"] != REPLAY or call.digest not in subjects(statement):
+    if statement["predicateType"] != REPLAY or not {call.digest, call.data["package"]} <= subjects(statement):
         fail(name, "is not a replay report about this call")
     if sha256(raw)[7:] != name[8:72]:
         fail(name, "is not the report of its name")
