@@ -76,6 +76,20 @@ def test_epochs_count_up_and_say_what_served(site):
     assert (site.ledger_folder / "epoch").read_text() == "2\n"
 
 
+def test_workers_of_one_start_share_an_epoch_and_each_is_counted(site):
+    first = app.start_recorder(site, 0, workers=2)
+    _, value = run(site, "complete")
+    assert value["findings"] == ["node1/1/1: this worker has no entry"]
+    second = app.start_recorder(site, 1, workers=2, epoch=1)
+    assert (first.source, second.source) == ("node1/1/0", "node1/1/1")
+    for recorder in (first, second):
+        recorder.close_call(make_call(recorder.reserve(1), context=0))
+        recorder.close()
+    code, value = run(site, "complete")
+    assert (code, [(part["worker"], part["last"]) for part in value["parts"]]) == (0, [(0, 1), (1, 1)])
+    assert serve(site) == "node1/2/0"
+
+
 def test_an_epoch_is_not_given_twice_when_the_start_was_cut_short(site, monkeypatch):
     monkeypatch.setattr("pellucid.ledger.epoch._write", lambda *_: (_ for _ in ()).throw(OSError("cut")))
     with pytest.raises(OSError, match="cut"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -133,12 +134,21 @@ def _limits(site: Site) -> RecorderLimits:
     )  # fmt: skip
 
 
-def start_recorder(site: Site, worker: int = 0, *, workers: int = 1) -> JournalRecorder | NothingRecorder:
-    """Begin a worker's part of a new epoch: board, journal, ``epoch`` entry."""
-    folder, node, clock, limits = site.ledger_folder, site.config.site.node, SystemClock(), _limits(site)
+def start_recorder(
+    site: Site, worker: int = 0, *, workers: int = 1, epoch: int | None = None
+) -> JournalRecorder | NothingRecorder:
+    """Begin a worker's part of an epoch: board, journal, ``epoch`` entry.
+
+    Args:
+        worker: Its number, from 0.
+        workers: How many the epoch has.
+        epoch: The epoch that another worker of this start began; ``None`` begins the next.
+    """
+    folder, clock, limits = site.ledger_folder, SystemClock(), _limits(site)
     facts = {"config": site.config_digest, "policy": sha256(site.policy_bytes())}
-    with next_epoch(folder) as epoch:
-        source = f"{node}/{epoch}/{worker}"
+    with contextlib.ExitStack() as stack:
+        epoch = stack.enter_context(next_epoch(folder)) if epoch is None else epoch
+        source = f"{site.config.site.node}/{epoch}/{worker}"
         board = open_board(folder, source, limits=limits, clock=clock)
     mode = site.config.ledger.record
     recorder = JournalRecorder(

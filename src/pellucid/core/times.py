@@ -31,6 +31,11 @@ def format_time(unix_ns: int) -> str:
     return f"{_second(seconds)}.{nanoseconds:09d}Z"
 
 
+@lru_cache(maxsize=64)
+def _unix_second(text: str) -> int:
+    return (datetime.fromisoformat(text + "+00:00") - _EPOCH) // timedelta(seconds=1)
+
+
 def parse_time(text: str) -> int:
     """Nanoseconds since 1970 of an RFC 3339 time in UTC.
 
@@ -41,8 +46,7 @@ def parse_time(text: str) -> int:
     if match is None:
         raise FormatError(f"time: expected RFC 3339 in UTC, got {text!r:.60}")
     try:
-        moment = datetime.fromisoformat(match[1] + "+00:00")
+        whole = _unix_second(match[1])
     except ValueError as error:
         raise FormatError(f"time: expected a date that exists, got {text!r:.60}") from error
-    whole = (moment - _EPOCH) // timedelta(seconds=1)
     return whole * 1_000_000_000 + int((match[2] or "").ljust(9, "0"))
