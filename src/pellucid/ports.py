@@ -163,7 +163,8 @@ class Recorder(Protocol):
     mode: str
 
     def reserve(self, accepted_ns: int) -> int:
-        """Next call number. Raises ``LedgerFullError`` when a limit is reached."""
+        """Next call number. Raises ``LedgerFullError`` at the backlog's limit (retry later),
+        ``TooManyError`` when too many calls are in flight, ``LedgerHaltedError`` after a disk error."""
         ...
 
     def call_key(self, n: int) -> str: ...
@@ -265,6 +266,10 @@ class Index(Follower, Protocol):
 
 class Sink(Follower, Protocol):
     """A follower that sends field selections elsewhere; a dead target never stops the ledger."""
+
+    def forget(self, key: str) -> None:
+        """Tell the target to drop every personal value of an entry (a tombstone)."""
+        ...
 
     def close(self) -> None: ...
 
