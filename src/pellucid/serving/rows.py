@@ -23,6 +23,7 @@ from pellucid.serving.request import InferRequest
 Decided = tuple[str, str] | tuple[None, None]
 Decide = Callable[[Sequence[Tensor]], Decided]
 _SHAPES_MAX: Final = 256  # limit: output shapes remembered
+_WIDTHS_MAX: Final = 64  # limit: output widths with a short way
 
 
 class Rows:
@@ -116,15 +117,20 @@ def _argmax(name: Any, labels: list[str], general: Decide) -> Decide:
 
 
 def _threshold(name: Any, column: int, threshold: float, labels: list[str], general: Decide) -> Decide:
-    def above(row: Sequence[Tensor]) -> Decided:
+    below, above = labels
+    # widths that hold the column; wider outputs take the general way
+    widths = range(column + 1, _WIDTHS_MAX) if column >= 0 else range(0)
+    unpackers = {4 * width: struct.Struct(f"<{width}f").unpack for width in widths}
+
+    def decided(row: Sequence[Tensor]) -> Decided:
         tensor = row[0]
-        data = tensor.data
-        if tensor.name != name or tensor.datatype != "FP32" or not 0 <= column < len(data) // 4:
+        unpack = unpackers.get(len(tensor.data))
+        if unpack is None or tensor.name != name or tensor.datatype != "FP32":
             return general(row)
-        scores = struct.unpack(f"<{len(data) // 4}f", data)
+        scores = unpack(tensor.data)
         if not math.isfinite(sum(scores)):
             return None, None
         score = scores[column]
-        return (labels[1], f"{score:.6f}") if score >= threshold else (labels[0], f"{1.0 - score:.6f}")
+        return (above, f"{score:.6f}") if score >= threshold else (below, f"{1.0 - score:.6f}")
 
-    return above
+    return decided
