@@ -228,6 +228,37 @@ def test_expect_100_continue_and_http_1_0(door: Door):
     assert [status for status, _, _ in door.talk(old)] == [200]
 
 
+@pytest.mark.parametrize("protocol", ["h2c", "websocket", "x"])
+def test_an_offered_upgrade_is_ignored_and_the_connection_goes_on(door: Door, protocol: str):
+    upgrade = ["connection: Upgrade, HTTP2-Settings", f"upgrade: {protocol}", "http2-settings: AAMAAABk"]
+    chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD)
+    raw = b"".join(
+        [
+            post(GOOD, *upgrade, close=False),
+            post(chunked, *upgrade, "transfer-encoding: chunked", close=False),
+            b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n" + "\r\n".join([*upgrade, "", ""]).encode(),
+            post(GOOD, close=False),
+            post(GOOD, *upgrade, "transfer-encoding: chunked", "content-length: 5", close=False),
+        ]
+    )
+    assert [status for status, _, _ in door.talk(raw[:-40])][:4] == [200] * 4
+    with door.connect() as connection:
+        for piece in (raw[i : i + 7] for i in range(0, len(raw), 7)):
+            connection.sendall(piece)
+        connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while got := connection.recv(65_536):
+            received += got
+    # the last one is ambiguous: 400, or just closed when an answer before it was still on its way
+    assert [status for status, _, _ in answers(received)] in ([200] * 4, [200] * 4 + [400])
+
+
+def test_connect_is_no_method_here(door: Door):
+    got = door.talk(b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n" + post(GOOD))
+    assert got[0][0] in (400, 404)
+    assert door.talk(post(GOOD))[0][0] == 200
+
+
 def test_chunked_bodies_and_any_content_type(door: Door):
     chunks = b"".join(b"%x\r\n%s\r\n" % (1, GOOD[i : i + 1]) for i in range(len(GOOD))) + b"0\r\n\r\n"
     assert door.talk(post(chunks, "transfer-encoding: chunked"))[0][0] == 200

@@ -12,6 +12,7 @@ import asyncio
 import json
 from typing import Any, Final
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 URL_MAX: Final = 8_192  # limit: bytes of a request target
@@ -58,7 +59,7 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._head_size = self._dropped = 0
         self._refusal: tuple[int, str] | None = None
         self._head_timer: asyncio.TimerHandle | None = None
-        self._ended = self._deaf = self._in_head = False
+        self._ended = self._deaf = self._in_head = self._muted = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(_Transport(transport, self))
@@ -70,13 +71,38 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     def data_received(self, data: bytes) -> None:
         if not (self.transport.lingering or self._deaf):
-            super().data_received(data)
+            self._feed(data)
             if self._in_head and self._head_timer is None:
                 self._arm()  # most heads come whole and need no clock
             return
         self._dropped += len(data)
         if self._dropped > LINGER_BYTES:
             self.transport.cut()
+
+    def _feed(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on_without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("")
+
+    def _go_on_without_upgrade(self, rest: bytes) -> None:
+        """Clients that would like another protocol (curl and Java offer h2c) are served in this one.
+
+        The parser stops at such a head and takes the request for whole, before any task could see
+        it. A new one is told how the body is framed, and goes on.
+        """
+        framing = [h for h in self.headers if h[0] in (b"content-length", b"transfer-encoding")]
+        self.parser = httptools.HttpRequestParser(self)
+        if framing and self.cycle is not None:
+            self.cycle.more_body, self._muted = True, True
+            lines = b"".join(b"%s: %s\r\n" % header for header in framing)
+            self._feed(b"POST / HTTP/1.1\r\n" + lines + b"\r\n")
+            self._muted = False
+        if rest:
+            self._feed(rest)
 
     def eof_received(self) -> bool:
         """True keeps the connection: the client has said all, and still reads."""
@@ -92,15 +118,21 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         return not self._ended and (body or self._in_head or self._refusal is not None)
 
     def on_message_begin(self) -> None:
+        if self._muted:
+            return
         super().on_message_begin()
         self._head_size, self._in_head = 0, True
 
     def on_url(self, url: bytes) -> None:
+        if self._muted:
+            return
         super().on_url(url)
         if len(self.url) > URL_MAX:
             self._stop(414, f"target: expected at most {URL_MAX:,} bytes, got more")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._muted:
+            return
         self._head_size += len(name) + len(value)
         if self._head_size > HEADERS_MAX or len(self.headers) >= HEADERS_COUNT_MAX:
             self._stop(
@@ -109,6 +141,8 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._muted:
+            return
         self._in_head = False
         self._disarm()
         super().on_headers_complete()

@@ -118,6 +118,7 @@ def run(
         lifespan="off",
         access_log=False,
         log_config=None,
+        log_level="error",  # what a client did wrong is in its answer and in the ledger
         server_header=False,
         proxy_headers=False,  # an address is what the socket says; trusted proxies are a later door
         backlog=BACKLOG,
