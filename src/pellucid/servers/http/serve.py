@@ -55,20 +55,12 @@ def answer_faults(app: App) -> App:
     """The app, with a JSON answer where it would have none."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def noting(message: dict[str, Any]) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
         try:
-            await app(scope, receive, noting)
+            await app(scope, receive, send)
         except Exception:
             traceback.print_exc(file=sys.stderr)
-            if started:
-                raise
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(_FAULT))]
+            # where an answer has begun already this raises, and the server cuts the connection
             await send({"type": "http.response.start", "status": 500, "headers": headers})
             await send({"type": "http.response.body", "body": _FAULT})
 
