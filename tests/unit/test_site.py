@@ -10,6 +10,7 @@ import pytest
 
 from pellucid.app.site import create_site, open_site
 from pellucid.cli.main import main
+from pellucid.core.digest import sha256
 from pellucid.errors import ConfigError, NotFoundError, UsageError
 
 
@@ -75,3 +76,14 @@ def test_init_config_and_errors_from_the_command_line(tmp_path: Path, capsys):
     assert json.loads(text)["code"] == "not_found"
     code, text = run(capsys, "conifg")
     assert code == 2
+
+
+def test_every_policy_and_configuration_that_served_is_kept_by_its_digest(tmp_path: Path):
+    site = create_site(tmp_path / "site", node="n1")
+    first = site.policy_bytes()
+    site.keep_texts()
+    (site.root / "policy.yaml").write_bytes(first + b"# stricter tomorrow\n")
+    site.keep_texts()
+    kept = {path.name: path.read_bytes() for path in (site.root / "policies").iterdir()}
+    assert kept == {sha256(raw)[7:]: raw for raw in (first, site.policy_bytes())}
+    assert [p.name for p in (site.root / "configs").iterdir()] == [site.config_digest[7:]]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pellucid.app.clock import SystemClock
 from pellucid.app.ledger import integrate, ledger_vkey, open_ledger, record_event, wait_integrated
 from pellucid.app.load import opener
+from pellucid.app.site import POLICIES
 from pellucid.core.digest import parse_digest, sha256
 from pellucid.core.times import format_time
 from pellucid.core.trust import TrustedPackage, verify_package
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pellucid.app.site import Site
 
 REPORTS: Final = "reports"  # folder of signed replay reports, by their digest
-POLICIES: Final = "policies"  # folder of earlier policies, by their digest
 
 
 @dataclass(frozen=True, slots=True)

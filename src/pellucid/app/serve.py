@@ -121,6 +121,7 @@ def _with_ledger(
         if what == "ended":
             report(f"sequencer ended with {number}: starting it again")
 
+    site.keep_texts()
     recorder = start_recorder(site)
     supervisor = Supervisor(sequencer_command(site), told)
     supervisor.start()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid import schemes
 from pellucid.config import DEFAULT_CONFIG, ROLES, Config, config_digest, parse_config
+from pellucid.core.digest import parse_digest, sha256
 from pellucid.errors import ConfigError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pellucid.ports import Signer
 
 FILE: Final = "pellucid.toml"
+POLICIES: Final = "policies"  # every policy that ever served, by its digest
+CONFIGS: Final = "configs"  # every configuration that ever served, by its digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,20 @@ class Site:
             NotFoundError: There is none.
         """
         return read_file(self.path(self.config.policy), "policy")
+
+    def keep_texts(self) -> None:
+        """Keep today's policy and configuration by their digests: entries name them for years.
+
+        Raises:
+            NotFoundError: There is no policy.
+        """
+        for folder, raw in ((POLICIES, self.policy_bytes()), (CONFIGS, self.raw)):
+            path = self.path(folder) / parse_digest(sha256(raw)).hex()
+            if not path.is_file():
+                path.parent.mkdir(exist_ok=True)
+                draft = path.with_suffix(".new")
+                draft.write_bytes(raw)
+                draft.replace(path)
 
     def signer(self, role: str) -> Signer:
         """The key of a role.
