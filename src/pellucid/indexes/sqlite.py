@@ -6,6 +6,7 @@ is erasable too; everything in it can be rebuilt from the ledger and the vault.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +47,8 @@ class SqliteIndex:
     EXAMPLE_URI: Final = "sqlite:index.db"
 
     def __init__(self, path: Path | str) -> None:
+        if str(path) != ":memory:":
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # personal values: ours alone to read
         self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=10.0)
         # NORMAL: a power loss may take back the last rows together with the position, never tear them
         for pragma in ("secure_delete=ON", "journal_mode=WAL", "synchronous=NORMAL"):

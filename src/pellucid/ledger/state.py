@@ -7,6 +7,7 @@ must never be rolled back; the witnesses of a rollback are the tiles and the aud
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -224,7 +225,9 @@ class transaction:  # noqa: N801 - reads as a statement
 
 
 def open_database(path: Path | str, *, read_only: bool = False) -> sqlite3.Connection:
-    """SQLite that loses nothing it committed: write-ahead log, ``synchronous=FULL``."""
+    """SQLite that loses nothing it committed: write-ahead log, ``synchronous=FULL``; ours alone to read."""
+    if not read_only and str(path) != ":memory:":
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # its log and lock files follow its mode
     target = f"file:{path}?mode=ro" if read_only else str(path)
     db = sqlite3.connect(target, isolation_level=None, check_same_thread=False, timeout=10.0, uri=read_only)
     db.execute("PRAGMA secure_delete=ON")
