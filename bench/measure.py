@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -19,13 +21,14 @@ from facts import wrk
 from model import samples
 
 from pellucid.app.clock import SystemClock
-from pellucid.app.ledger import open_sequencer, start_recorder
+from pellucid.app.ledger import open_ledger, open_sequencer, start_recorder
 from pellucid.app.site import Site
 from pellucid.core.archive import write_archive
 from pellucid.core.entry import encode_outputs
 from pellucid.core.record import Batch, Call, Row
 from pellucid.core.tensor import Tensor
 from pellucid.core.trust import verify_package
+from pellucid.errors import NotFoundError
 from pellucid.guardian.open import open_package
 from pellucid.testing.packages import Workshop
 from pellucid.testing.server import ServerProcess
@@ -34,23 +37,45 @@ HERE = Path(__file__).parent
 PATH = "/v2/models/mlp30/infer"
 
 
-def server(site: Site, body: Path, connections: int, warm_s: float, seconds: float) -> dict[str, float]:
-    """Requests per second and latency of a fresh server; it ends, ledger written, before we return."""
-    running = ServerProcess(site.root).start()
-    try:
-        return load(running.port, body, connections, warm_s, seconds)
-    finally:
-        if running.stop() != 0:
-            raise ChildProcessError("the server did not end cleanly: the round is void")
+class Served:
+    """A server that stays up, loaded a slice at a time; idle slices of others do not disturb it."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.process = site, ServerProcess(site.root).start()
+        self.recorded = site.config.ledger.record != "unsafe_record_nothing"
+
+    def slice(self, body: Path, connections: int, seconds: float) -> dict[str, float]:
+        """One slice of load; returns when the ledger has taken in what it left behind."""
+        result = load(self.process.port, body, connections, seconds)
+        if self.recorded:
+            self._settle(body)
+        return result
+
+    def _settle(self, body: Path) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.process.port, timeout=60)
+        connection.request("POST", PATH, body.read_bytes())
+        key = connection.getresponse().headers["pellucid-call"]
+        connection.close()
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            with contextlib.closing(open_ledger(self.site)) as ledger, contextlib.suppress(NotFoundError):
+                ledger.reader.locate(key)
+                return
+            time.sleep(0.02)
+        raise TimeoutError(f"{key} was not integrated within 120 s")
+
+    def stop(self) -> None:
+        if self.process.stop() != 0:
+            raise ChildProcessError("the server did not end cleanly: the run is void")
 
 
-def load(port: int, body: Path, connections: int, warm_s: float, seconds: float) -> dict[str, float]:
+def load(port: int, body: Path, connections: int, seconds: float) -> dict[str, float]:
     """One load in a process of its own; errors or answers other than 200 void it."""
     tool = wrk()
     if tool is None:
         command = [sys.executable, str(HERE / "client.py"), "127.0.0.1", str(port), PATH, str(body)]
         done = subprocess.run(
-            [*command, str(connections), str(warm_s), str(seconds)],
+            [*command, str(connections), "0", str(seconds)],
             capture_output=True,
             text=True,
             check=True,
@@ -60,14 +85,13 @@ def load(port: int, body: Path, connections: int, warm_s: float, seconds: float)
         p50, p99 = result["p50_us"], result["p99_us"]
     else:
         url = f"http://127.0.0.1:{port}{PATH}"
-        base = [tool, "-t1", f"-c{connections}", "--latency", "-s", str(HERE / "post.lua")]
-        for duration in (warm_s, seconds):
-            done = subprocess.run(
-                [*base, f"-d{max(1, round(duration))}s", url, "--", str(body)],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
+        command = [tool, "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency"]
+        done = subprocess.run(
+            [*command, "-s", str(HERE / "post.lua"), url, "--", str(body)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         told = {k: float(v) for k, v in re.findall(r"(\w+)=([0-9.]+)", done.stdout.rpartition("RESULT")[2])}
         failed, rate = told["non2xx"] + told["socket_errors"], told["rps"]
         p50, p99 = told["p50_ms"] * 1e3, told["p99_ms"] * 1e3
