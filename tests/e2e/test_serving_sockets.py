@@ -309,6 +309,55 @@ def test_clients_that_say_nothing_or_never_finish_are_let_go(door: Door, monkeyp
     assert door.call(headers).error == "deadline"
 
 
+@pytest.mark.parametrize("name", ["header", "target", "line breaks", "chunk extension", "trailer"])
+def test_what_never_becomes_whole_is_cut_before_it_fills_the_memory(door: Door, name: str):
+    begin = {
+        "header": b"GET /v2 HTTP/1.1\r\nhost: x\r\na: ",
+        "target": b"GET /",
+        "line breaks": b"",
+        "chunk extension": post(b"5;a=", "transfer-encoding: chunked", close=False),
+        "trailer": post(b"1\r\n{\r\n0\r\na: ", "transfer-encoding: chunked", close=False),
+    }[name]
+    filler = b"\r\n" if name == "line breaks" else b"aa"
+    with door.connect() as connection:
+        connection.sendall(begin)
+        for _ in range(3):
+            connection.sendall(filler * 32_768)
+        (status, headers, _) = next(answers(connection.recv(65_536)))
+    assert status in (414, 431)
+    assert headers["connection"] == "close"
+
+
+def test_line_breaks_behind_an_answer_do_not_hold_a_connection(door: Door, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pellucid.servers.http.protocol.HEAD_TIMEOUT_S", 0.05)
+    with door.connect() as connection:
+        connection.sendall(post(GOOD, close=False))
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"\r\n")
+        assert connection.recv(10) == b""
+
+
+@pytest.mark.parametrize(
+    "trailer",
+    [
+        "content-encoding: gzip",
+        "inference-header-content-length: 5",
+        f"traceparent: 00-{'1' * 32}-{'2' * 16}-01",
+    ],
+)
+def test_a_trailer_is_no_header(door: Door, trailer: str):
+    """Otherwise it would count when it comes in one piece with the head, and not when it comes later."""
+    chunked = b"%x\r\n%s\r\n0\r\n%s\r\n\r\n" % (len(GOOD), GOOD, trailer.encode())
+    ((status, headers, _),) = door.talk(post(chunked, "transfer-encoding: chunked"))
+    assert status == 200
+    assert headers["pellucid-trace"] != "1" * 32
+
+
+def test_any_number_of_offered_upgrades_in_one_piece(door: Door):
+    raw = b"GET /v2 HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"
+    assert [status for status, _, _ in door.talk(raw * 2_000)] == [200] * 2_000
+
+
 def test_idle_connections_do_not_delay_a_stop(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pellucid.servers.http.protocol.LINGER_S", 30)
     plane = make_plane([echo_model()])

@@ -19,7 +19,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 URL_MAX: Final = 8_192  # limit: bytes of a request target
 HEADERS_MAX: Final = 32_768  # limit: bytes of all headers of a request
 HEADERS_COUNT_MAX: Final = 128
-HEAD_TIMEOUT_S: Final = 15.0  # limit: from the first byte of a request to the end of its headers
+SILENT_MAX: Final = 65_536  # limit: bytes that complete no head and bring no body; the parser holds them
+HEAD_TIMEOUT_S: Final = 15.0  # limit: from the first byte behind an answer to the end of the next headers
 LINGER_S: Final = 2.0  # limit: how long we read what nobody will answer
 LINGER_BYTES: Final = 16 * 2**20
 _JOIN_MAX: Final = 65_536  # above, two pieces for one system call are cheaper than a copy
@@ -80,7 +81,7 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._head_size = self._dropped = 0
+        self._head_size = self._silent = self._dropped = 0
         self._refusal: tuple[int, str] | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._ended = self._deaf = self._in_head = self._muted = False
@@ -95,24 +96,39 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     def data_received(self, data: bytes) -> None:
         if not (self.transport.lingering or self._deaf):
+            self._unset_keepalive_if_required()
+            self._silent += len(data)
             self._feed(data)
-            if self._in_head and self._head_timer is None:
+            if self._silent > SILENT_MAX and self._refusal is None:
+                self._refusal = (431, f"request: expected a whole head within {SILENT_MAX:,} bytes, got more")
+                self.send_400_response("")
+            elif self._head_timer is None and (self._in_head or self._is_idle()):
                 self._arm()  # most heads come whole and need no clock
             return
         self._dropped += len(data)
         if self._dropped > LINGER_BYTES:
             self.transport.cut()
 
-    def _feed(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = self._parse(rest)
+
+    def _parse(self, data: memoryview) -> memoryview:
+        """Give bytes to the parser; returns those behind a head at which it stopped."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._go_on_without_upgrade(data[upgrade.args[0] :])
+            self._go_on_without_upgrade()
+            return data[upgrade.args[0] :]
         except httptools.HttpParserError:
             self.send_400_response("")
+        return data[:0]
 
-    def _go_on_without_upgrade(self, rest: bytes) -> None:
+    def _go_on_without_upgrade(self) -> None:
         """Clients that would like another protocol (curl and Java offer h2c) are served in this one.
 
         The parser stops at such a head and takes the request for whole, before any task could see
@@ -125,8 +141,6 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
             lines = b"".join(b"%s: %s\r\n" % header for header in framing)
             self._feed(b"POST / HTTP/1.1\r\n" + lines + b"\r\n")
             self._muted = False
-        if rest:
-            self._feed(rest)
 
     def eof_received(self) -> bool:
         """True keeps the connection: the client has said all, and still reads."""
@@ -166,14 +180,19 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
             self._stop(
                 431, f"headers: expected at most {HEADERS_COUNT_MAX} of {HEADERS_MAX:,} bytes, got more"
             )
-        super().on_header(name, value)
+        if self._in_head:  # a trailer is no header: whether it came in time must not change a call
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._muted:
             return
-        self._in_head = False
+        self._in_head, self._silent = False, 0
         self._disarm()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._silent = 0
+        super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
         refusal = (400, "request: expected valid HTTP/1.1 framing, got something else")
