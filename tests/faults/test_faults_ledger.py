@@ -21,8 +21,8 @@ from pellucid.testing.ledger import FACTS, LedgerFolder, make_batch, make_call
 
 STORE = ("create_many", "replace", "delete")
 STATE = ("save_plan", "commit", "forget_segments")
-VAULT = ("put_many", "erase", "erase_subject", "erased_to", "put_meta")
-INDEX = ("apply", "forget")
+VAULT = ("put_many", "erase", "erase_subject", "erased_to", "put_meta", "scrub")
+INDEX = ("apply", "forget", "scrub")
 
 
 @pytest.fixture(autouse=True)
@@ -120,8 +120,8 @@ def test_the_table_is_not_empty(tmp_path, monkeypatch):
     expected = {
         "FileStore.create_many", "FileStore.replace", "FileStore.delete", "State.save_plan", "State.commit",
         "State.forget_segments", "Vault.put_many", "Vault.erase", "Vault.erase_subject", "Vault.erased_to",
-        "Vault.put_meta", "SqliteIndex.apply", "SqliteIndex.forget", "unlink .journal", "unlink .board",
-        "write_segment",
+        "Vault.put_meta", "Vault.scrub", "SqliteIndex.apply", "SqliteIndex.forget", "SqliteIndex.scrub",
+        "unlink .journal", "unlink .board", "write_segment",
     }  # fmt: skip
     assert names == expected
 

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import random
+
+import msgspec
 import pytest
 
 from pellucid.core.entry import is_opening, output_digest, parse_entry, text_digest
+from pellucid.core.record import Row
 from pellucid.ledger.recorder import DoorRecorder
 from pellucid.ports import Query
 from pellucid.testing.clock import FakeClock
@@ -128,6 +132,36 @@ def test_the_values_themselves_are_gone_from_every_file(ledger):
     assert SECRET.encode() not in bytes_on_disk(ledger)
 
 
+def test_nothing_is_left_where_rows_were_moved_from_page_to_page(tmp_path):
+    """SQLite overwrites what is deleted, but not the copies that a split of a page leaves behind."""
+    ledger, chance = LedgerFolder(tmp_path, durable=False), random.Random(7)
+    recorder = ledger.recorder()
+    subjects = [f"subject-{n:03d}-{'x' * chance.choice([4, 60, 200])}" for n in range(60)]
+    for n in range(1, 400):
+        subject = chance.choice(subjects)
+        kept = subject[:11].encode() * chance.choice([1, 20, 400])
+        row = Row(bytes(32), bytes(32), f"label-of-{subject[:11]}", "0.5", kept)
+        personal = {"subject": subject, "trace_id": f"trace-of-{subject[:11]}-{n}"}
+        recorder.close_call(make_call(recorder.reserve(1), context=0, personal=personal, rows=1))
+        call = make_call(recorder.reserve(1), context=0, personal=personal)
+        recorder.close_call(msgspec.structs.replace(call, rows=(row,)))
+        if not n % 25:
+            recorder.rotate()
+            ledger.integrate()
+    recorder.close()
+    ledger.integrate()
+    gone = subjects[::2]
+    assert gone[0][:11].encode() in bytes_on_disk(ledger)
+    with DoorRecorder(ledger.root, "node1", clock=FakeClock()) as door:
+        for subject in gone:
+            door.event("erasure", {"rows": [], "rule": "test"}, {"subject": subject})
+    ledger.integrate()
+    disk = bytes_on_disk(ledger)
+    assert [subject for subject in gone if subject[:11].encode() in disk] == []
+    assert subjects[1][:11].encode() in disk
+    ledger.close()
+
+
 def test_the_index_forgets(ledger):
     assert ledger.index.find(Query(trace="trace-2"))
     erase(ledger, {"call": key(2)})
@@ -182,11 +216,11 @@ def test_a_reader_in_the_way_only_delays_the_emptying(ledger):
     ledger.vault._db.execute("PRAGMA busy_timeout=1")
     erase(ledger, {"call": key(4)})
     assert ledger.vault.state(key(4)) == "erased"
-    assert ledger.vault.wants_truncation
+    assert ledger.vault.wants_scrub
     other.vault._db.execute("COMMIT")
     other.close()
     ledger.integrate()
-    assert not ledger.vault.wants_truncation
+    assert not ledger.vault.wants_scrub
     assert kept not in bytes_on_disk(ledger)
 
 

@@ -17,6 +17,7 @@ from pellucid.core.times import parse_time
 from pellucid.errors import FormatError, UnavailableError
 from pellucid.ports import Found, Query
 
+_SCRATCH_MAX: Final = 512 * 2**20  # limit: larger ones are rewritten through an unlinked file of SQLite's
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS rows (
   idx INTEGER PRIMARY KEY, key TEXT NOT NULL, type TEXT NOT NULL, time_ns INTEGER NOT NULL,
@@ -51,6 +52,7 @@ class SqliteIndex:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # personal values: ours alone to read
         self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=10.0)
         # NORMAL: a power loss may take back the last rows together with the position, never tear them
+        self._has_leftovers = True  # nobody remembers what the last process left
         for pragma in ("secure_delete=ON", "journal_mode=WAL", "synchronous=NORMAL"):
             self._db.execute(f"PRAGMA {pragma}")
         self._db.executescript(_SCHEMA)
@@ -98,17 +100,34 @@ class SqliteIndex:
         return [Found(*row) for row in self._db.execute(text, [*values, query.limit]).fetchall()]
 
     def forget(self, key: str) -> None:
-        """Drop every personal value of an entry, and empty the write-ahead log.
+        """Drop every personal value of an entry."""
+        changed = self._db.execute(
+            "UPDATE rows SET label='', confidence='', foreign_trace='', subject='' WHERE key=? "
+            "AND label || confidence || foreign_trace || subject <> ''",
+            (key,),
+        )
+        self._has_leftovers |= changed.rowcount > 0
+
+    def scrub(self) -> None:
+        """Write the file anew (pages keep copies of rows that SQLite moved), empty the write-ahead log.
 
         Raises:
             UnavailableError: Another process still reads old pages; try again.
         """
-        self._db.execute(
-            "UPDATE rows SET label='', confidence='', foreign_trace='', subject='' WHERE key=?", (key,)
-        )
-        busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        try:
+            if self._has_leftovers:
+                self._rewrite()
+            busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.OperationalError as error:
+            raise UnavailableError(f"index: expected to write it anew, got {error}") from error
         if busy:
             raise UnavailableError("index: expected to empty the write-ahead log, got a reader in it")
+
+    def _rewrite(self) -> None:
+        (pages,), (size,) = (self._db.execute(f"PRAGMA {n}").fetchone() for n in ("page_count", "page_size"))
+        self._db.execute(f"PRAGMA temp_store={'MEMORY' if pages * size <= _SCRATCH_MAX else 'FILE'}")
+        self._db.execute("VACUUM")
+        self._has_leftovers = False
 
     def clear(self) -> None:
         """Drop everything; feed it again from entry 0."""

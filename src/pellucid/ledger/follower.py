@@ -7,6 +7,7 @@ from the tiles and the vault, at the next step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from pellucid.core.entry import Formed, parse_trusted
@@ -65,14 +66,20 @@ class Followers:
     def forget_erased(self) -> None:
         """Tell each to drop what it has of erased entries, from where it was last told."""
         for name, follower in self._followers.items():
-            drop = getattr(follower, "forget", None)
+            drop, scrub = getattr(follower, "forget", None), getattr(follower, "scrub", None)
             if drop is not None:
-                self._guard(name, lambda name=name, drop=drop: self._tell(name, drop), lags=False)  # type: ignore[misc]
+                step = partial(self._tell, f"told:{name}", drop, scrub)
+                self._guard(name, step, lags=False)
 
-    def _tell(self, name: str, drop: Callable[[str], None]) -> None:
-        for seq, key in self._vault.forgotten_since(self._vault.get_meta(f"told:{name}")):
+    def _tell(self, mark: str, drop: Callable[[str], None], scrub: Callable[[], None] | None) -> None:
+        told = self._vault.forgotten_since(self._vault.get_meta(mark))
+        for seq, key in told:
             drop(key)
-            self._vault.put_meta(f"told:{name}", seq)
+            if scrub is None:
+                self._vault.put_meta(mark, seq)
+        if told and scrub is not None:
+            scrub()
+            self._vault.put_meta(mark, told[-1][0])
 
     def _guard(self, name: str, step: Callable[[], None], *, lags: bool = True) -> bool:
         try:
@@ -116,10 +123,10 @@ class Eraser:
         self.finish()
 
     def finish(self) -> None:
-        """Tell followers, and empty the write-ahead log, as far as that was not possible before."""
+        """Tell followers, and leave nothing in the files, as far as that was not possible before."""
         self._followers.forget_erased()
-        if self._vault.wants_truncation:
-            self._vault.truncate()
+        if self._vault.wants_scrub:
+            self._vault.scrub()
 
     def _apply(self, erasures: Sequence[Formed]) -> None:
         for formed in erasures:

@@ -20,6 +20,7 @@ from pellucid.core.merkle.hashing import EMPTY_ROOT
 from pellucid.errors import ConfigError, DiskFullError, FormatError, LedgerHaltedError, UnavailableError
 
 T = TypeVar("T")
+SCRATCH_MAX: Final = 512 * 2**20  # limit: larger ones are rewritten through an unlinked file of SQLite's
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS head (
   id INTEGER PRIMARY KEY CHECK (id = 1), origin TEXT NOT NULL,
@@ -235,3 +236,10 @@ def open_database(path: Path | str, *, read_only: bool = False) -> sqlite3.Conne
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
     return db
+
+
+def rewrite(db: sqlite3.Connection) -> None:
+    """Write a database anew, so that its pages hold nothing but what is in its tables."""
+    ((pages,), (page_bytes,)) = (db.execute(f"PRAGMA {n}").fetchone() for n in ("page_count", "page_size"))
+    db.execute(f"PRAGMA temp_store={'MEMORY' if pages * page_bytes <= SCRATCH_MAX else 'FILE'}")
+    db.execute("VACUUM")

@@ -1,8 +1,10 @@
 """The vault: what opens the commitments in the ledger, until it is erased.
 
 One row an entry: its openings. Where a call names a subject, its keys derive from the subject's
-key, so that shredding that one key shreds all. Deleted bytes are overwritten (``secure_delete``)
-and the write-ahead log is emptied after every erasure. A missing opening is ``lost``, never
+key, so that shredding that one key shreds all. Deleted bytes are overwritten (``secure_delete``).
+That is not enough: where SQLite moves rows from page to page, copies stay behind in the unused part
+of a page. So the file is written anew after erasures, and the write-ahead log is emptied. A missing
+opening is ``lost``, never
 ``erased``, unless an erasure entry said so. Backups of this file bring shredded keys back: keep
 none, or encrypt each under a key that ends with it. Source: spec/ledger.md, section 6.
 """
@@ -19,9 +21,10 @@ import msgspec
 
 from pellucid.core.entry import Formed, Opening, subject_commitment_key
 from pellucid.errors import FormatError
-from pellucid.ledger.state import open_database, transaction
+from pellucid.ledger.state import open_database, rewrite, transaction
 
 ALL: Final = -2  # in the table of erasures: every row of the entry (-1 is what belongs to no row)
+_IN_LOG, _IN_PAGES = 1, 2  # where erased bytes may still lie; the second includes the first
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS entries (
   key TEXT PRIMARY KEY, subject TEXT, openings BLOB NOT NULL) WITHOUT ROWID;
@@ -129,7 +132,7 @@ class Vault:
             else:
                 db.execute("DELETE FROM entries WHERE key=?", (key,))
             _mark_erased(db, key, ALL if row is None else row, by)
-        self.truncate()
+            self.put_meta("leftovers", _IN_PAGES)
 
     def _renew_subject_key(self, db: sqlite3.Connection, subject: str) -> None:
         """Write out what derives from a subject's key, then forget that key: what is erased next
@@ -154,20 +157,28 @@ class Vault:
             db.execute("DELETE FROM subjects WHERE subject=?", (subject,))
             for key in keys:
                 _mark_erased(db, key, ALL, by)
+            self.put_meta("leftovers", _IN_PAGES)
         self._new_subjects.pop(subject, None)
-        self.truncate()
         return keys
 
-    def truncate(self) -> bool:
-        """Empty the write-ahead log; false while another process still reads from it (try again)."""
-        busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        self.put_meta("untruncated", int(busy))
+    def scrub(self) -> bool:
+        """Leave nothing of what was erased in the file or in its write-ahead log; costs as much as
+        writing the file anew. False while that is not possible (a full disk, a reader): try again."""
+        try:
+            if self.get_meta("leftovers") == _IN_PAGES:
+                rewrite(self._db)
+                self.put_meta("leftovers", _IN_LOG)
+            busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.OperationalError:
+            return False
+        if not busy:
+            self.put_meta("leftovers", 0)
         return not busy
 
     @property
-    def wants_truncation(self) -> bool:
-        """True if erased bytes may still lie in the write-ahead log."""
-        return bool(self.get_meta("untruncated"))
+    def wants_scrub(self) -> bool:
+        """True if erased bytes may still lie in the file or in its write-ahead log."""
+        return bool(self.get_meta("leftovers"))
 
     def forgotten_since(self, seq: int) -> list[tuple[int, str]]:
         """Erased entries that a follower was not told about yet, each with its number."""
