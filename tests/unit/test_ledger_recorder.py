@@ -8,7 +8,7 @@ import pytest
 
 from pellucid.core.record import Batch, Call, Context, Event, decode_record
 from pellucid.errors import DiskFullError, FormatError, LedgerFullError, LedgerHaltedError, UsageError
-from pellucid.ledger.board import parse_board
+from pellucid.ledger.board import lock_dead, parse_board
 from pellucid.ledger.journal import SegmentReader, list_segments
 from pellucid.ledger.recorder import DoorRecorder, JournalRecorder, NothingRecorder, RecorderLimits
 from pellucid.testing.clock import FakeClock
@@ -182,6 +182,31 @@ def test_a_rotation_that_finds_the_disk_full_loses_nothing_and_is_tried_again(ma
     recorder.rotate()
     recorder.close_call(make_call(recorder.reserve(1)))
     assert [r.n for r in records(tmp_path) if isinstance(r, Call)] == [1, 2, 3]
+
+
+def test_a_rotation_without_a_free_descriptor_halts_nothing_and_leaves_nothing_locked(
+    make, tmp_path, monkeypatch
+):
+    """The new segment has its name when its folder cannot be opened any more."""
+    recorder = make()
+    recorder.close_call(make_call(recorder.reserve(1)))
+    real = os.open
+
+    def scarce(path, flags, *args):
+        if flags & os.O_DIRECTORY:
+            raise OSError(errno.EMFILE, "too many open files")
+        return real(path, flags, *args)
+
+    monkeypatch.setattr(os, "open", scarce)
+    recorder._quietly(recorder.rotate)
+    monkeypatch.undo()
+    (fd,) = [lock_dead(path) for path in (tmp_path / "journal").iterdir() if "-00000002." in path.name]
+    assert fd is not None
+    os.close(fd)
+    recorder.tend()
+    recorder.rotate()
+    recorder.close_call(make_call(recorder.reserve(1)))
+    assert [r.n for r in records(tmp_path) if isinstance(r, Call)] == [1, 2]
 
 
 def test_at_the_backlog_limit_reserve_says_so_and_goes_on_afterwards(make, tmp_path):

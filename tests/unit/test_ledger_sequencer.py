@@ -12,7 +12,7 @@ from pellucid.core.merkle.proof import verify_consistency, verify_inclusion
 from pellucid.core.record import Context, Event, encode_record
 from pellucid.errors import LedgerFullError, LedgerHaltedError, NotFoundError, UnavailableError
 from pellucid.ledger.complete import complete
-from pellucid.ledger.journal import list_segments, write_segment
+from pellucid.ledger.journal import SegmentReader, list_segments, write_segment
 from pellucid.ledger.recorder import DoorRecorder, RecorderLimits
 from pellucid.ledger.sequencer import POLL_S
 from pellucid.ports import Query
@@ -326,6 +326,31 @@ def test_rotation_lets_go_of_integrated_segments_while_the_worker_lives(ledger):
     ledger_again().drain()
     assert by_type(ledger, "call")[-1].data["model"] == "credit"
     assert complete(ledger.entries()).is_complete
+
+
+def test_a_rotation_while_the_sequencer_reads_changes_no_order(ledger, monkeypatch):
+    """The old segment is read to its end, then grows, then the writer goes on in the next one."""
+    recorder = ledger.recorder()
+    journal = recorder._journal
+    following = journal.prepare()  # it has its name, and is not written to yet
+    read, moves = SegmentReader.frames, iter([True])
+
+    def frames(reader, *args, **kwargs):
+        found = read(reader, *args, **kwargs)
+        if not found and reader.head.seq == 1 and next(moves, False):
+            recorder.close_batch(make_batch(1, [recorder.reserve(1), recorder.reserve(1)], context=0))
+            recorder.event("read", {"what": "before"})
+            os.close(journal.swap(following).fd)
+            recorder.close_batch(make_batch(2, [recorder.reserve(1), recorder.reserve(1)], context=0))
+            recorder.event("read", {"what": "after"})
+        return found
+
+    monkeypatch.setattr(SegmentReader, "frames", frames)
+    ledger.integrate()
+    recorder.close()
+    ledger.integrate()
+    types = [parse_entry(raw).type for raw in ledger.entries()]
+    assert types == ["epoch", "batch", "call", "call", "read", "batch", "call", "call", "read", "epoch"]
 
 
 def test_the_order_of_writers_survives_any_budget(ledger):

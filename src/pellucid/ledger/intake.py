@@ -61,10 +61,13 @@ class Intake:
         sources = {source for source, _ in segments.values()}
         budget = max(PER_SOURCE_MIN, entries_max // max(1, len(sources)))
         taken = dict.fromkeys(sources, 0)
+        # newest first: what a segment holds now was appended after all that the ones before it will
+        # ever hold, and their ends are looked up after this one's
+        ends = {name: self._readers[name].size() for name in reversed(segments) if name in self._readers}
         for name, (source, _) in segments.items():
             if name not in self._readers or taken[source] >= budget:
                 continue
-            for frames in self._batches(name):
+            for frames in self._batches(name, ends[name]):
                 before = gathered.entries
                 start = self._position(name) if name not in gathered.stops() else gathered.stops()[name]
                 frames = _cut(frames, budget - taken[source])
@@ -76,9 +79,14 @@ class Intake:
             self._readers[name].sync()
         return gathered
 
-    def _batches(self, name: str) -> Iterator[list[tuple[int, bytes]]]:
+    def _batches(self, name: str, end: int | None = None) -> Iterator[list[tuple[int, bytes]]]:
         position = self._position(name)
         while frames := self._readers[name].frames(position):
+            if end is not None and frames[-1][0] > end:
+                frames = [frame for frame in frames if frame[0] <= end]
+                if frames:
+                    yield frames
+                return
             yield frames
             position = frames[-1][0]
 

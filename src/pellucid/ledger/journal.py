@@ -9,6 +9,7 @@ Source: spec/ledger.md, section 3.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -20,7 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pellucid.errors import DiskFullError, FormatError, LedgerHaltedError, LimitError
+from pellucid.errors import (
+    DiskFullError,
+    FormatError,
+    LedgerHaltedError,
+    LimitError,
+    PellucidError,
+    UnavailableError,
+)
 from pellucid.ledger.board import sync_folder
 
 MAGIC: Final = b"PLCJRN01"
@@ -30,6 +38,7 @@ _HEAD: Final = struct.Struct("<8sQH")
 _FRAME: Final = struct.Struct("<II")
 _NAME: Final = re.compile(r"([A-Za-z0-9.+-]+)-([0-9]{8,})\.journal")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SCARCE: Final = (errno.EMFILE, errno.ENFILE)  # a crowd of clients may take all descriptors for a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +170,13 @@ class _Segment:
             _write_all(self.fd, content)
             os.fsync(self.fd)
             os.link(draft, self.path)
-        except OSError as error:
-            os.close(self.fd)
-            raise _write_error(self.path.name, error) from error
-        finally:
             os.unlink(draft)
-        sync_folder(folder)
+            sync_folder(folder)
+        except OSError as error:
+            os.close(self.fd)  # final where it has its name already: the sequencer drops it
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft)
+            raise _write_error(self.path.name, error) from error
         self.size = self.start = len(content)
 
 
@@ -175,11 +185,13 @@ def _write_all(fd: int, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
 
-def _write_error(name: str, error: OSError) -> DiskFullError | LedgerHaltedError:
+def _write_error(name: str, error: OSError) -> PellucidError:
     if error.errno in _FULL:
         return DiskFullError(
             f"journal {name}: expected to append, got {error.strerror}", hint="free some disk space"
         )
+    if error.errno in _SCARCE:
+        return UnavailableError(f"journal {name}: expected a free descriptor, got {error.strerror}")
     return LedgerHaltedError(f"journal {name}: expected to append, got {error}")
 
 
