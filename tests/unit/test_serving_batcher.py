@@ -12,6 +12,7 @@ import pytest
 
 from pellucid.core.entry import decode_outputs
 from pellucid.core.tensor import TensorSpec
+from pellucid.errors import DiskFullError
 from pellucid.serving.limits import Limits
 from pellucid.testing.plane import ask, echo_model, exchange, make_plane
 from pellucid.testing.recorder import MemoryRecorder
@@ -246,6 +247,34 @@ def test_outputs_beyond_the_bound_are_committed_to_and_not_kept():
     (row,) = recorder.calls()[0].rows
     assert row.output
     assert row.value is None
+
+
+def test_outputs_that_would_not_fit_into_one_record_are_not_kept(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pellucid.serving.closing.KEPT_MAX", 24)
+    recorder = MemoryRecorder()
+    plane = make_plane([echo_model()], recorder)
+    exchange(plane, [request(i) for i in range(2)])
+    exchange(plane, [request(i) for i in range(3)])
+    assert [bool(call.rows[0].value) for call in recorder.calls()] == [True] * 2 + [False] * 3
+
+
+def test_a_disk_that_is_full_for_a_while_uses_up_no_numbers(monkeypatch: pytest.MonkeyPatch):
+    recorder = MemoryRecorder(limit=8)
+    plane = make_plane([echo_model()], recorder)
+
+    def full(_record: Any) -> None:
+        raise DiskFullError("journal: expected to append, got a full disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "_append", full)
+        for _ in range(5):
+            replies = exchange(plane, [request(i) for i in range(4)])
+            assert [reply.status for reply in replies] == [503] * 4
+            assert not any("pellucid-call" in reply.headers for reply in replies)
+    assert [reply.status for reply in exchange(plane, [request(i) for i in range(8)])] == [200] * 8
+    plane.numbers.settle()
+    assert not recorder.open
+    assert recorder.last == 8
 
 
 def test_recording_off_answers_and_keeps_nothing():

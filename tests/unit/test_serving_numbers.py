@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from pellucid.core.record import Event
 from pellucid.serving.limits import Limits
+from pellucid.serving.numbers import Numbers
+from pellucid.testing.ledger import make_call
 from pellucid.testing.plane import echo_model, exchange, make_plane
 from pellucid.testing.recorder import MemoryRecorder
 
@@ -98,3 +100,12 @@ def test_the_count_is_written_after_an_interval_without_being_asked():
     asyncio.run(go())
     assert recorder.open == {}
     assert [(c.outcome, c.error) for c in recorder.calls()] == [("refused", "too_many")]
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_entries_of_refusals():
+    recorder, now = MemoryRecorder(), [10**18]
+    numbers = Numbers(recorder, Limits(refusals_burst=2, refusals_per_s=1.0), lambda: now[0], lambda *_: None)
+    for step in (0, -3600 * 10**9, 10**9):
+        now[0] += step
+        n = numbers.take(now[0])
+        assert numbers.close_refused(make_call(n, context=0, outcome="refused", rows=0, personal={}))

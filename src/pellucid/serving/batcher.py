@@ -17,7 +17,7 @@ from functools import partial
 
 from pellucid.core.bucket import bucket_for, slots_for
 from pellucid.core.record import Batch
-from pellucid.errors import PellucidError, UnavailableError
+from pellucid.errors import LedgerHaltedError, PellucidError, UnavailableError
 from pellucid.ports import Clock, Recorder
 from pellucid.serving.call import OpenCall
 from pellucid.serving.closing import Closer, Done
@@ -164,7 +164,10 @@ class Batcher:
                 call.closed = True
             self._recorder.after_durable(partial(self._release, done))
         except PellucidError as error:
-            # without its record no answer leaves; the next start closes these numbers as unresolved
+            # without its record no answer leaves; whoever waits for it closes the call as refused, or,
+            # where the ledger has stopped, the next start closes it as unresolved
+            for call in calls:
+                call.queued = call.closed or isinstance(error, LedgerHaltedError)
             _settle([(call, error) for call in calls])
 
     def _release(self, done: Done) -> None:

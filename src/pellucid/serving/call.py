@@ -24,7 +24,7 @@ class OpenCall:
         trace: Our own trace id, or ``None`` when the client brought one.
         shown: The trace id under which the client finds the call.
         parsed: Its request, once it was read and fits the model.
-        queued: True once a batcher has it, and closes it whatever happens.
+        queued: True once a batcher has it, and closes it unless the ledger cannot take the record.
         closed: True once its record is appended.
         counted: True when it was refused beyond the rate: it has no entry of its own.
         alone: Run without neighbours, since the batch it was in failed.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from pellucid.core.bucket import take
 from pellucid.core.record import Call, Row
 from pellucid.errors import PellucidError
 from pellucid.ports import Clock, Recorder
 from pellucid.serving.call import OpenCall
-from pellucid.serving.limits import Limits
+from pellucid.serving.limits import KEPT_MAX, Limits
 from pellucid.serving.model import Model
 from pellucid.serving.request import InferRequest
 from pellucid.serving.response import Answer, render_answer
@@ -51,6 +53,7 @@ class Closer:
         """
         records: list[Call] = []
         done: Done = []
+        kept = 0
         for call, slot in zip(calls, slots, strict=True):
             request = call.parsed
             if execution.error is None:
@@ -67,7 +70,8 @@ class Closer:
                     self._now() - call.started,
                 )
                 records.append(call.ran(outcome, closed_ns, stages, slot, bucket, rows, nbytes))
-        return tuple(records), done
+                kept += nbytes
+        return tuple(records if kept <= KEPT_MAX else map(_without_outputs, records)), done
 
     def _outcome(
         self, call: OpenCall, request: InferRequest, slot: int, bucket: int, execution: Execution
@@ -87,3 +91,7 @@ class Closer:
         except PellucidError as error:
             return error, rows, nbytes
         return answer, rows, nbytes
+
+
+def _without_outputs(call: Call) -> Call:
+    return replace(call, rows=tuple([replace(row, value=None) for row in call.rows]))

@@ -7,6 +7,7 @@ from typing import Final
 
 MESSAGE_MAX: Final = 512  # limit: characters of a refusal's message that the ledger keeps
 ID_MAX: Final = 256  # limit: characters of a client's request id, subject or trace id
+KEPT_MAX: Final = 8 * 2**20  # limit: bytes of outputs one execution may keep; its record is one journal frame
 PARAMETER_MAX: Final = 4_096  # limit: characters of one parameter's text
 PARAMETERS_MAX: Final = 64  # limit: parameters of one object
 TENSORS_MAX: Final = 256  # limit: inputs or outputs named in one request

@@ -46,17 +46,28 @@ class Numbers:
             raise
 
     def close_refused(self, call: Call) -> bool:
-        """Close a refused call, or count it; True if it got its own entry."""
+        """Close a refused call, or count it; True if it got its own entry.
+
+        A disk that cannot take the entry now is like a rate that is exceeded: the number goes to the
+        next call, so that a full disk uses up no numbers.
+        """
         now = self._now()
-        filled = self._tokens + (now - self._filled_ns) * self._limits.refusals_per_s / 1e9
+        passed = max(0, now - self._filled_ns)  # the clock may have been set back
+        filled = self._tokens + passed * self._limits.refusals_per_s / 1e9
         self._tokens, self._filled_ns = min(filled, float(self._limits.refusals_burst)), now
-        if self._tokens >= 1:
+        if self._tokens >= 1 and self._is_closed(call):
             self._tokens -= 1
-            self._recorder.close_call(call)
             return True
         self._parked.append(call.n)
         self._count(numbered=True)
         return False
+
+    def _is_closed(self, call: Call) -> bool:
+        try:
+            self._recorder.close_call(call)
+        except UnavailableError:
+            return False
+        return True
 
     def _count(self, *, numbered: bool) -> None:
         if not self._counted and not self._unnumbered:
