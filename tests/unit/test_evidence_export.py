@@ -445,6 +445,21 @@ def test_part_of_an_epoch_says_that_it_cannot_be_counted(case: ToyCase) -> None:
     assert any("its closing entry lies outside" in note for note in checked.notes)
 
 
+def test_an_epoch_or_worker_without_an_entry_is_missing(case: ToyCase) -> None:
+    """Somebody deleted journal and board of a whole run before they were integrated."""
+    with_epoch(case, 3)
+    for phase in ({"phase": "open", "workers": 2}, {"phase": "closed", "last": [0]}):
+        case.log.event("epoch", {"epoch": 3, "worker": 0, **phase})
+    raw = period(case)
+    with pytest.raises(VerificationError, match="toy/2: no entry of this epoch"):
+        check_bundle(raw, case.trust)
+    with pytest.raises(VerificationError, match="toy/3/1: no entry of this worker"):
+        check_bundle(raw, case.trust)
+    notes = check_bundle(period(case, 1), case.trust).notes
+    assert any("toy/2: no entry of this epoch" in note for note in notes)
+    assert any("toy/3/1: no entry of this worker" in note for note in notes)
+
+
 def test_a_period_is_widened_to_whole_epochs(case: ToyCase) -> None:
     with_epoch(case, 3)
     reader = case.log.publish()

@@ -1313,9 +1313,12 @@ def check_numbers(bundle: Bundle, entries: list[Entry]) -> None:
     opened: set[str] = set()
     last: dict[str, int] = {}
     unrecorded: set[str] = set()
+    workers: dict[str, int] = {}
     for entry in entries:
         if entry.type == "call":
             writer, _, number = entry.id.rpartition("/")
+            if not re.fullmatch(r"[1-9][0-9]{0,15}", number):
+                fail(entry.place, f"expected a call number from 1 on, got {entry.id[:120]!r}")
             if int(number) in closed.setdefault(writer, set()):
                 fail(entry.place, f"the call number {entry.id} was closed twice")
             closed[writer].add(int(number))
@@ -1327,12 +1330,40 @@ def check_numbers(bundle: Bundle, entries: list[Entry]) -> None:
                 bundle.report.note(f"{entry.place}: a gap is declared: {str(entry.data.get('reason'))[:200]}")
             elif entry.data["phase"] == "open":
                 opened.add(writer)
+                workers[writer.rpartition("/")[0]] = entry.data["workers"]
             else:
                 (last[writer],) = entry.data["last"]
+    place = "log/range.jsonl"
+    bundle.report.run(place, check_epochs, bundle, closed.keys() | opened | last.keys(), workers,
+                      len(entries) == bundle.checkpoint.size)  # fmt: skip
     for writer in sorted(closed.keys() | (opened & last.keys())):
         where = f"log/range.jsonl: {writer}"
         bundle.report.run(where, check_writer, bundle, where, closed.get(writer, set()),
                           last.get(writer), writer in opened, writer in unrecorded)  # fmt: skip
+
+
+def check_epochs(bundle: Bundle, writers: set[str], workers: dict[str, int], everything: bool) -> None:
+    """Every start of a server takes the next epoch, and each of its workers has entries in it. That is
+    certain where the range is the whole log; elsewhere one may lie outside, which is said."""
+    epochs: dict[str, set[int]] = {}
+    for writer in writers:
+        node, epoch, _ = writer.split("/")
+        epochs.setdefault(node, set()).add(int(epoch))
+    lacking = []
+    for node, present in sorted(epochs.items()):
+        first = 1 if everything else min(present)
+        hole = next((n for n, epoch in enumerate(sorted(present), first) if n != epoch), None)
+        if hole is not None:
+            lacking.append(f"{node}/{hole}: no entry of this epoch, though there are later ones")
+    for epoch, count in sorted(workers.items()):
+        absent = next((n for n in range(count) if f"{epoch}/{n}" not in writers), None)
+        if absent is not None:
+            lacking.append(f"{epoch}/{absent}: no entry of this worker, though its epoch had {count}")
+    for text in lacking:
+        if everything:
+            bundle.report.run(text, fail, "log/range.jsonl", text)
+        else:
+            bundle.report.note(f"log/range.jsonl: {text}; it may lie outside this range")
 
 
 def check_writer(
