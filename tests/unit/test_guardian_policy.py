@@ -254,6 +254,15 @@ def test_the_qualification_of_this_environment_is_the_one_that_counts(shop: Work
     assert refusals(judge(shop, files)) == set()
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_of_two_labels_measured_here_the_worse_counts(shop: Workshop, names: tuple[str, str]):
+    files = shop.package(qualified=False)
+    for name, label in zip(names, ("invariant", "variant"), strict=True):
+        files = shop.qualify(files, label=label, name=name)
+    allowed = policy(allowed_variance=["invariant", "bucket-invariant"])
+    assert refusals(judge(shop, files, allowed)) == {"allowed_variance"}
+
+
 def test_where_no_backend_is_installed_node_rules_are_said_not_judged(shop: Workshop, package: PackageFiles):
     findings = judge(shop, package, parse_policy(SAMPLE.encode()), NodeFacts(None))
     assert refusals(findings) == {"allowed_precision_modes"}

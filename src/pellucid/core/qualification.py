@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pellucid.core.attestation import Qualification
+from pellucid.core.attestation import LABELS, Qualification
 from pellucid.core.trust import TrustedPackage
 
 
@@ -59,8 +59,9 @@ def matching_qualification(
 ) -> tuple[Qualification | None, list[str]]:
     """The qualification that fits this environment best, and what still differs.
 
-    A qualification that did not pass is chosen only when no other fits as well. Without an environment
-    every one fits.
+    A qualification that did not pass is chosen only when no other fits as well; of those that passed,
+    the one with the worst label, so that a file's name decides nothing. Without an environment every
+    one fits.
     """
     threads = package.recipe.get("threads")
     best: tuple[Qualification | None, list[str]] = (None, [])
@@ -74,5 +75,5 @@ def matching_qualification(
     return best
 
 
-def _rank(candidate: Qualification, found: list[str]) -> tuple[int, bool]:
-    return len(found), not candidate.passed
+def _rank(candidate: Qualification, found: list[str]) -> tuple[int, bool, int]:
+    return len(found), not candidate.passed, -LABELS.index(candidate.label)
