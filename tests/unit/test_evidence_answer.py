@@ -44,7 +44,7 @@ def package_like(case: ToyCase, **changes: Any) -> Any:
 def test_four_answers_of_a_floating_point_engine(case: ToyCase) -> None:
     four = answer_four(chain_of(case), case.package)
     assert four["image"] == {"digest": None, "reason": "built outside a container"}
-    assert four["precision"] == {"value": "FP32", "tf32": False}
+    assert four["precision"] == {"value": "FP32", "tf32": False, "quantised_operations": 0}
     assert four["calibration"]["digest"] is None
     assert four["calibration"]["reason"] == "FP32: none needed, no value was quantised"
     assert four["signature"]["package"] == case.package.digest
@@ -80,9 +80,17 @@ def test_calibration_of_a_quantised_engine(case: ToyCase) -> None:
     )
     four = answer_four(chain_of(case), package)
     assert four["calibration"]["digest"] == digest
-    assert four["precision"] == {"value": "INT8", "tf32": None}
+    assert four["precision"] == {"value": "INT8", "tf32": None, "quantised_operations": 0}
     rows = dict(answer_rows(four))
     assert rows["calibration"] == f"every 7th, 2026-01-01 to 2026-03-31, set {digest}"
+
+
+def test_a_quantised_source_is_never_called_unquantised(case: ToyCase) -> None:
+    package = package_like(case, metadata={"quantized_ops_count": 2})
+    rows = dict(answer_rows(answer_four(chain_of(case), package)))
+    assert "2 of the engine's operations are quantised" in rows["precision"]
+    assert "2 quantised operations came with the source model" in rows["calibration"]
+    assert "none needed" not in rows["calibration"]
 
 
 def test_another_package_gives_no_answers(case: ToyCase) -> None:

@@ -37,7 +37,7 @@ def sections(
     return [
         Section("What it does", _purpose(recipe, meaning)),
         Section("What it is made of", _composition(facts)),
-        Section("Precision and error", _precision(recipe)),
+        Section("Precision and error", _precision(recipe, facts)),
         Section("Where it runs", _hardware(recipe, environment, facts)),
         Section("Warnings", _warnings(recipe, facts)),
         Section("Where it comes from", _origin(recipe, environment, digests)),
@@ -78,9 +78,14 @@ def _composition(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _precision(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _precision(recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    count = facts["quantized_ops_count"]
+    came = f"; {count:,} quantised operations, as the source model has them" if count else ""
     return [
-        ("Precision", recipe["precision"].upper() + (" with TF32" if recipe["tf32"] else ", TF32 off")),
+        (
+            "Precision",
+            recipe["precision"].upper() + (" with TF32" if recipe["tf32"] else ", TF32 off") + came,
+        ),
         ("Error against the source", "not in this label: measured on the device, see attestations/"),
     ]
 

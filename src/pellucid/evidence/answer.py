@@ -50,14 +50,26 @@ def _image(package: TrustedPackage) -> dict[str, Any]:
 
 
 def _precision(package: TrustedPackage) -> dict[str, Any]:
-    return {"value": package.precision.upper(), "tf32": package.recipe.get("tf32")}
+    value = {"value": package.precision.upper(), "tf32": package.recipe.get("tf32")}
+    return value | {"quantised_operations": _quantised(package)}
+
+
+def _quantised(package: TrustedPackage) -> int:
+    """Operations of the engine that compute with integers, counted when it was built."""
+    count = package.metadata.get("quantized_ops_count")
+    return count if isinstance(count, int) else 0
 
 
 def _calibration(package: TrustedPackage) -> dict[str, Any]:
     """Selection and time range of the calibration set; floating-point engines need none."""
     digest = package.metadata.get("calibration_dataset_hash")
     if package.precision in ("fp32", "fp16", "bf16"):
-        reason = f"{package.precision.upper()}: none needed, no value was quantised"
+        count, name = _quantised(package), package.precision.upper()
+        reason = f"{name}: none needed, no value was quantised"
+        if count:
+            reason = (
+                f"not known: the build quantised nothing, but {_operations(count)} came with the source model"
+            )
         return {"digest": None, "selection": None, "from": None, "to": None, "reason": reason}
     said: Mapping[str, Any] = package.recipe.get("calibration") or {}
     return {
@@ -67,6 +79,10 @@ def _calibration(package: TrustedPackage) -> dict[str, Any]:
         "to": said.get("to"),
         "reason": None if digest else _reason(package.metadata, "calibration_dataset_hash") or NOT_SAID,
     }
+
+
+def _operations(count: int) -> str:
+    return f"{count:,} quantised operation{'' if count == 1 else 's'}"
 
 
 def _signature(package: TrustedPackage) -> dict[str, Any]:

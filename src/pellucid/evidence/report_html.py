@@ -134,10 +134,17 @@ def answer_rows(answers: Mapping[str, Any]) -> list[tuple[str, str]]:
     chosen = f"{calibration['selection']}, {period}, set {calibration['digest']}"
     return [
         ("image digest", image["digest"] or f"none: {image['reason']}"),
-        ("precision", precision["value"] + words.get(precision["tf32"], "")),
+        ("precision", precision["value"] + words.get(precision["tf32"], "") + _mixed(precision)),
         ("calibration", calibration["reason"] or chosen),
         ("signature", f"{signature['check']} (key {signature['key'][:16]}, package {signature['package']})"),
     ]
+
+
+def _mixed(precision: Mapping[str, Any]) -> str:
+    count = precision["quantised_operations"]
+    return (
+        f"; {count:,} of the engine's operations are quantised, as the source model has them" if count else ""
+    )
 
 
 def _facts(chain: Chain) -> list[tuple[str, str]]:
