@@ -86,7 +86,11 @@ def errors() -> str:
 def commands() -> str:
     from pellucid.cli.main import VERBS, cli
 
-    text = ["# Commands\n\n"]
+    text = [
+        "# Commands\n\nEverything answers to `--json`: one JSON object on standard output. An error is one "
+        'too, `{"error", "code", "hint"}`, with the codes and exits of [errors](errors.md); only `serve` '
+        "keeps standard output for the operators' log and writes it to standard error.\n\n"
+    ]
     for verb in VERBS:
         command = cli.get_command(click.Context(cli), verb)
         assert command is not None
@@ -95,7 +99,10 @@ def commands() -> str:
 
 
 def _command(command: click.Command, path: list[str], level: int) -> list[str]:
-    context = click.Context(command, info_name=" ".join(path), terminal_width=96, max_content_width=96)
+    context = click.Context(
+        command, info_name=" ".join(path), terminal_width=96, max_content_width=96,
+        help_option_names=["-h", "--help"],
+    )  # fmt: skip
     text = [f"{'#' * level} `{' '.join(path)}`\n\n```\n{command.get_help(context)}\n```\n\n"]
     if isinstance(command, click.Group):
         for name in command.list_commands(context):

@@ -38,7 +38,7 @@ class LedgerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             replay can say 'within bound'; 0 keeps none.
         checkpoint_ms: Longest time between checkpoints while entries arrive.
         rotate_s, rotate_bytes: When a journal segment is closed and the next begins.
-        sinks: URIs of followers, for example ``stdout:``.
+        sinks: URIs of followers beside the operators' log that the policy names.
         refusals_per_s: Refused calls get an entry each up to this rate, beyond it a signed count.
     """
 
@@ -109,7 +109,7 @@ exporter = "file:keys/exporter.key"    # signs evidence bundles
 folder = "ledger"
 origin = "{origin}"
 record = "journaled"        # or "durable": the reply waits for the disk
-sinks = []                  # for example ["stdout:"] for structured logs
+sinks = []                  # beside the operators' log that the policy names: ["file:logs/all.jsonl"]
 
 [serving]
 host = "127.0.0.1"

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from pellucid.app import ledger as app
 from pellucid.app.clock import SystemClock
-from pellucid.app.site import create_site
+from pellucid.app.site import create_site, open_site
 from pellucid.cli.ledger import command
 from pellucid.core.checkpoint import parse_checkpoint
 from pellucid.core.entry import parse_entry
@@ -233,7 +233,7 @@ def test_erase_row_call_and_subject(site):
     assert got["erased"] == [{"rows": "row 1", "by": value["erasure"]}]
     run(site, "erase", f"{source}/2", *why)
     assert run(site, "get", f"{source}/2")[1]["openings"] == "erased"
-    run(site, "erase", "--subject", "anna", *why)
+    assert run(site, "erase", "--subject", "anna", *why)[1]["calls"] == 2
     for n in (1, 2, 3):
         assert run(site, "get", f"{source}/{n}")[1]["openings"] == "erased"
     assert run(site, "fsck")[0] == 0
@@ -255,7 +255,41 @@ def test_erase_refuses_what_it_cannot_mean(site):
             run(site, "erase", *words, *why)
     with pytest.raises(NotFoundError):
         run(site, "erase", f"{source}/99", *why)
+    with pytest.raises(NotFoundError, match="subject 'nobody'"):  # mistyped: must not look erased
+        run(site, "erase", "--subject", "nobody", *why)
     assert run(site, "show", "--type", "erasure")[1]["entries"] == []
+
+
+def test_an_entry_is_found_by_its_number_too(site):
+    source = serve(site)
+    app.integrate(site)
+    by_key = run(site, "get", f"{source}/2")[1]
+    assert run(site, "get", str(by_key["index"]))[1] == by_key
+    assert run(site, "prove", str(by_key["index"]))[1]["index"] == by_key["index"]
+    with pytest.raises(NotFoundError, match="entry 999"):
+        run(site, "get", "999")
+
+
+def test_questions_badly_asked_are_said_so(site):
+    serve(site)
+    with pytest.raises(UsageError, match="type: expected one of"):
+        run(site, "show", "--type", "cal")
+    with pytest.raises(UsageError, match="verifier key"):
+        run(site, "fsck", "--vkey", "junk")
+    with pytest.raises(NotFoundError, match="expected a checkpoint"):  # of nothing, nothing holds
+        run(site, "fsck", "--folder", str(site.root / "recipes"))
+    assert "0 of 5 entries. Values are compared exactly" in human(site, "show", "--outcome", "refuesd")
+
+
+def test_a_place_that_policy_and_configuration_name_gets_each_line_once(site):
+    text = (site.root / "pellucid.toml").read_text()
+    (site.root / "pellucid.toml").write_text(
+        text.replace("sinks = []", 'sinks = ["stdout:", "file:all.jsonl"]')
+    )
+    followers = app._sinks(open_site(site.root))
+    for follower in followers.values():
+        follower.close()
+    assert list(followers) == ["stdout:#0", f"file:{site.root}/all.jsonl#1"]
 
 
 def test_the_index_comes_back(site):

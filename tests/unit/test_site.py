@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ import pytest
 from pellucid.app.site import create_site, open_site
 from pellucid.cli.main import main
 from pellucid.core.digest import sha256
-from pellucid.errors import ConfigError, NotFoundError, UsageError
+from pellucid.errors import ConfigError, NotFoundError, PellucidError, UsageError
 
 
 def run(capsys, *arguments: str) -> tuple[int, str]:
@@ -76,6 +80,47 @@ def test_init_config_and_errors_from_the_command_line(tmp_path: Path, capsys):
     assert json.loads(text)["code"] == "not_found"
     code, text = run(capsys, "conifg")
     assert code == 2
+    code, text = run(capsys, "conifg", "--json")
+    assert (code, json.loads(text)["code"]) == (2, "usage")
+    code, text = run(capsys, "ledger", "show", "--limit", "0", "--json")
+    assert (code, json.loads(text)["hint"].endswith("ledger show --help")) == (2, True)
+
+
+def test_a_file_that_cannot_be_used_is_named_and_no_traceback(tmp_path: Path, capsys, monkeypatch):
+    site = create_site(tmp_path / "site", node="n1")
+    (tmp_path / "out").write_text("a file, where a folder should be")
+    monkeypatch.setattr("pellucid.app.ledger.find_entry", lambda site, key: (tmp_path / "out" / "x").mkdir())
+    code, text = run(capsys, "ledger", "get", "0", "--site", str(site.root), "--json")
+    assert (code, json.loads(text)["code"]) == (2, "usage")
+    assert str(tmp_path / "out" / "x") in json.loads(text)["error"]
+
+
+def test_a_full_disk_says_try_again(tmp_path: Path, capsys, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/site")
+
+    monkeypatch.setattr("pellucid.app.site.create_site", full)
+    code, text = run(capsys, "init", str(tmp_path / "site"), "--json")
+    assert (code, json.loads(text)["code"]) == (75, "disk_full")
+
+
+def test_a_reader_who_leaves_is_no_error(tmp_path: Path):
+    site = create_site(tmp_path / "site", node="n1")
+    command = [sys.executable, "-m", "pellucid", "config", "show", "--site", str(site.root)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_name_that_no_log_may_have_leaves_nothing_behind(tmp_path: Path):
+    for changes in ({"origin": "has space"}, {"node": "A B"}):
+        with pytest.raises(PellucidError, match=r"origin|node"):
+            create_site(tmp_path / "site", **changes)
+    assert not (tmp_path / "site").exists()
 
 
 def test_every_policy_and_configuration_that_served_is_kept_by_its_digest(tmp_path: Path):

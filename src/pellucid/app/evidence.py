@@ -9,13 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.app.clock import SystemClock
-from pellucid.app.ledger import integrate, ledger_vkey, open_ledger, record_event, wait_integrated
+from pellucid.app.ledger import (
+    MOMENT_S,
+    integrate,
+    is_sequencing,
+    ledger_vkey,
+    open_ledger,
+    record_event,
+    wait_integrated,
+)
 from pellucid.app.load import opener
 from pellucid.app.site import POLICIES
 from pellucid.core.digest import parse_digest, sha256
 from pellucid.core.times import format_time
 from pellucid.core.trust import TrustedPackage, verify_package
-from pellucid.errors import PellucidError, UsageError
+from pellucid.errors import NotFoundError, PellucidError, UsageError
 from pellucid.evidence.answer import answer_four
 from pellucid.evidence.chain import Chain, gather, verify_answers
 from pellucid.evidence.check import Checked, check_bundle
@@ -83,7 +91,7 @@ def replay(
     """
     from pellucid.app.build import isolated
 
-    with _opened(site) as ledger:
+    with _opened(site, call) as ledger:
         chain = _chain(ledger, call)
     try:
         package = package_of(site, chain)
@@ -127,7 +135,7 @@ def answer(site: Site, call: str) -> dict[str, Any]:
         VerificationError: The package is not what it was signed as, or the vault says another answer
             than was recorded.
     """
-    with _opened(site) as ledger:
+    with _opened(site, call) as ledger:
         chain = verify_answers(_chain(ledger, call))
     record_event(site, "read", {"what": "answer", "call": call})
     four = answer_four(chain, package_of(site, chain)) if chain.call.entry.data.get("package") else None
@@ -182,7 +190,7 @@ def export(
         RollbackError: The recipient saw a longer log than this one.
         VerificationError: The site's evidence does not hold; nothing is written.
     """
-    with _opened(site) as ledger:
+    with _opened(site, call) as ledger:
         chain = _chain(ledger, call)
         view = view_log(ledger.reader, ledger_vkey(site), seen)
         material = _material(site, chain, original)
@@ -265,6 +273,10 @@ def _reports(site: Site, chain: Chain) -> Iterator[tuple[str, bytes]]:
 def _write(site: Site, bundle: bytes, out: Path, data: dict[str, Any], *, seen: bytes | None) -> Exported:
     if out.exists():
         raise UsageError(f"{out}: expected no such file yet, got one", hint="choose another name")
+    if not out.parent.is_dir():
+        raise NotFoundError(
+            f"{out}: expected a folder to write it into, got none", hint=f"mkdir {out.parent}"
+        )
     check(site, bundle, seen=seen)  # evidence that does not hold for ourselves is not handed out
     digest = digest_of(bundle)
     # the entry before the file: nothing leaves the house that the ledger does not know of
@@ -285,7 +297,7 @@ def case_report(site: Site, call: str, bundle: bytes) -> bytes:
         VerificationError: The bundle does not hold.
     """
     checked = check(site, bundle)
-    with _opened(site) as ledger:
+    with _opened(site, call) as ledger:
         chain = verify_answers(_chain(ledger, call))
     answers = answer_four(chain, package_of(site, chain)) if chain.call.entry.data.get("package") else None
     record_event(site, "read", {"what": "report", "call": call})
@@ -296,9 +308,15 @@ def case_report(site: Site, call: str, bundle: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def _opened(site: Site) -> Iterator[Ledger]:
-    """The ledger with everything in it that was recorded until now."""
+def _opened(site: Site, call: str = "") -> Iterator[Ledger]:
+    """The ledger with everything in it that was recorded until now.
+
+    A running sequencer may be behind the call that was answered a moment ago: it is waited for.
+    """
     integrate(site)
+    if call and is_sequencing(site):
+        with contextlib.suppress(NotFoundError):  # who looks for it says so in words of their own
+            wait_integrated(site, call, timeout_s=MOMENT_S)
     ledger = open_ledger(site)
     try:
         yield ledger

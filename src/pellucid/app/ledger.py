@@ -23,6 +23,7 @@ from pellucid.core.entry import Entry, parse_entry
 from pellucid.errors import LedgerHaltedError, NotFoundError, PellucidError, UnavailableError, UsageError
 from pellucid.ledger.epoch import next_epoch
 from pellucid.ledger.fsck import FsckReport, fsck
+from pellucid.ledger.publisher import CHECKPOINT
 from pellucid.ledger.reader import LedgerReader
 from pellucid.ledger.recorder import (
     DoorRecorder,
@@ -34,9 +35,10 @@ from pellucid.ledger.recorder import (
 from pellucid.ledger.sequencer import POLL_S, Sequencer
 from pellucid.ledger.state import State
 from pellucid.ledger.vault import Vault
-from pellucid.ports import Follower, Index, Store
+from pellucid.ports import Follower, Index, Query, Store
 
 WAIT_S: Final = 30.0  # limit: how long a command waits for a running sequencer
+MOMENT_S: Final = 5.0  # limit: how long it waits for what that sequencer may never bring
 NICE: Final = 10  # serving goes first
 
 
@@ -98,9 +100,15 @@ def _operators_log(site: Site) -> list[str]:
 
 
 def _sinks(site: Site) -> dict[str, Follower]:
-    """The operators' log, then the configuration's sinks; positions lie in the ledger's folder."""
+    """The operators' log, then the configuration's sinks; positions lie in the ledger's folder.
+
+    A place that both name is the policy's: it selects the fields, and a line stands there once.
+    """
     found: dict[str, Follower] = {}
-    for number, uri in enumerate([*_operators_log(site), *site.config.ledger.sinks]):
+    log = _operators_log(site)
+    taken = {uri.partition("?")[0] for uri in log}
+    others = [uri for uri in site.config.ledger.sinks if uri.partition("?")[0] not in taken]
+    for number, uri in enumerate([*log, *others]):
         scheme, _, rest = uri.partition(":")
         if scheme == "file":
             uri = f"file:{site.path(rest)}"
@@ -235,6 +243,19 @@ def wait_integrated(site: Site, key: str, *, timeout_s: float = WAIT_S) -> int:
         clock.wait(POLL_S)
 
 
+def find_entry(site: Site, name: str) -> tuple[int, str]:
+    """Index and key of an entry by either of them.
+
+    Raises:
+        NotFoundError: No such entry.
+    """
+    if not name.isascii() or not name.isdecimal():
+        return wait_integrated(site, name, timeout_s=MOMENT_S), name
+    settle(site)
+    with closing(open_ledger(site)) as ledger:
+        return int(name), parse_entry(ledger.reader.entry(int(name))).id
+
+
 def sequencer_command(site: Site) -> list[str]:
     """Command line of the sequencer's own process; it ends when its standard input closes."""
     return [sys.executable, "-m", "pellucid", "ledger", "sequence", "--site", str(site.root)]
@@ -269,16 +290,24 @@ def _wait_for_parent(stop: threading.Event) -> None:
 # -- erasing --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """Key of the erasure's entry, and of how many calls something was erased under it."""
+
+    entry: str
+    calls: int
+
+
 def erase(
     site: Site, *, call: str = "", rows: list[int] | None = None, subject: str = "", rule: str, reason: str
-) -> str:
-    """Erase what opens a call, some of its rows, or all calls of a subject; returns the entry's key.
+) -> Erased:
+    """Erase what opens a call, some of its rows, or all calls of a subject.
 
     The ``erasure`` entry is recorded first; the sequencer carries it out right after its commit.
     Copies in a live writer's journal go with the segment, ``ledger.rotate_s`` later at most.
 
     Raises:
-        NotFoundError: No such call.
+        NotFoundError: No such call, or none of the subject: a name mistyped must not look erased.
         UsageError: Neither a call nor a subject, or both.
     """
     if bool(call) == bool(subject) or (rows and not call):
@@ -286,13 +315,36 @@ def erase(
     if call:
         with closing(open_ledger(site)) as ledger:
             _verify_rows(parse_entry(ledger.reader.get(call)), rows or [])
+    else:
+        _wait_subject(site, subject)
+    with closing(open_ledger(site)) as ledger:
+        before = max((seq for seq, _ in ledger.vault.forgotten_since(0)), default=0)
     data: dict[str, Any] = {"reason": reason, "rows": rows or [], "rule": rule}
     key = record_event(
         site, "erasure", data | ({"call": call} if call else {}), {"subject": subject} if subject else None
     )
     wait_integrated(site, key)
     _wait_erased(site, key, call)
-    return key
+    with closing(open_ledger(site)) as ledger:
+        vault = ledger.vault
+        told = {each for _, each in vault.forgotten_since(before)} - {key}  # it named the subject too
+        return Erased(key, sum(any(by == key for _, by in vault.erasures(each)) for each in told))
+
+
+def _wait_subject(site: Site, subject: str) -> None:
+    clock = SystemClock()
+    limit_ns = clock.monotonic_ns() + int(MOMENT_S * 1e9)
+    while True:
+        settle(site)
+        with closing(open_ledger(site)) as ledger:
+            if ledger.reader.find(Query(type="call", subject=subject, limit=1)):
+                return
+        if not is_sequencing(site) or clock.monotonic_ns() > limit_ns:
+            raise NotFoundError(
+                f"subject {subject!r:.120}: expected calls of it in the vault, got none",
+                hint="nothing was erased; names are compared exactly, and the erased are not found again",
+            )
+        clock.wait(POLL_S)
 
 
 def _verify_rows(entry: Entry, rows: list[int]) -> None:
@@ -328,7 +380,15 @@ def check_ledger(folder: Path, vkey: str, origin: str | None) -> FsckReport:
         folder: The ledger, or a copy of its served files.
         vkey: The log's verifier key.
         origin: The log's name, to check ``state.db`` too; ``None`` for a copy.
+
+    Raises:
+        NotFoundError: A copy without a checkpoint: nothing says what should be there.
     """
+    if origin is None and not (folder / CHECKPOINT).is_file():
+        raise NotFoundError(
+            f"ledger: expected a checkpoint in {folder}, got none",
+            hint="a log's folder holds checkpoint and tile/; without its checkpoint nothing can be checked",
+        )
     if origin is None or not (folder / "state.db").exists():
         return fsck(_store(folder), None, vkey)
     with closing(State(folder / "state.db", origin)) as state:

@@ -97,10 +97,12 @@ def serve(
         report: Gets lines for operators.
 
     Raises:
+        NotFoundError: The configuration names no package.
         UnavailableError: The address is taken.
         PellucidError: No package was admitted; the last reason.
     """
     settings = site.config.serving
+    _wanted(site)  # before an epoch of nothing stands in the ledger
     listener = door.bind(host or settings.host, settings.port if port is None else port)
     try:
         _with_ledger(site, door, listener, ready, report)
@@ -214,15 +216,19 @@ def _limits(site: Site) -> Limits:
     )
 
 
-def _admit_all(site: Site, recorder: SiteRecorder, pool: Pool, report: Callable[[str], None]) -> None:
-    from pellucid.app.load import guardian, opener, site_policy
-
-    wanted = site.config.serving.models
-    if not wanted:
+def _wanted(site: Site) -> list[str]:
+    if not site.config.serving.models:
         raise NotFoundError(
             "serving.models: expected at least one package, got none",
             hint="name packages in pellucid.toml, section [serving]",
         )
+    return site.config.serving.models
+
+
+def _admit_all(site: Site, recorder: SiteRecorder, pool: Pool, report: Callable[[str], None]) -> None:
+    from pellucid.app.load import guardian, opener, site_policy
+
+    wanted = _wanted(site)
     gate, folder, policy = guardian(site, recorder), opener(site), site_policy(site)
     last: PellucidError | None = None
     for reference in wanted:

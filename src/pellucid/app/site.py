@@ -169,7 +169,7 @@ def create_site(root: Path, *, node: str | None = None, origin: str | None = Non
     Raises:
         UsageError: The folder holds a site or other files already.
     """
-    from pellucid.core.note import format_vkey
+    from pellucid.core.note import format_vkey, verify_name
     from pellucid.core.policy import DEFAULT_POLICY
     from pellucid.core.signature import raw_ed25519
 
@@ -178,7 +178,7 @@ def create_site(root: Path, *, node: str | None = None, origin: str | None = Non
             f"site: expected a new or empty folder at {root}, got one in use", hint="choose another folder"
         )
     node = node or default_node()
-    origin = origin or f"{node}/pellucid"
+    origin = verify_name(origin or f"{node}/pellucid", "origin")  # before anything is written
     raw = DEFAULT_CONFIG.format(node=node, origin=origin).encode()
     config = parse_config(raw)
     for name in ("keys", "trust", "packages", "recipes", config.ledger.folder):

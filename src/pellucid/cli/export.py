@@ -50,8 +50,10 @@ def command(
     from pellucid.core.times import parse_time
     from pellucid.errors import UsageError
 
-    if (call is None) == (since is None or until is None):
-        raise UsageError("export: expected a call, or --from and --to, got neither or both")
+    period = [name for name, value in (("--from", since), ("--to", until)) if value is not None]
+    if len(period) != (2 if call is None else 0):
+        got = " and ".join(([] if call is None else ["a call"]) + period) or "neither"
+        raise UsageError(f"export: expected a call, or --from and --to, got {got}")
     site, before = open_site(site_path), seen.read_bytes() if seen is not None else None
     if call is not None:
         original = input_path.read_bytes() if input_path is not None else None

@@ -45,8 +45,12 @@ def show(
     """List entries, newest first."""
     from pellucid.app.ledger import open_ledger, settle
     from pellucid.app.site import open_site
+    from pellucid.core.entry import TYPES
+    from pellucid.errors import UsageError
     from pellucid.ports import Query
 
+    if kind and kind not in TYPES:
+        raise UsageError(f"type: expected one of {', '.join(sorted(TYPES))}, got {kind!r:.60}")
     site = open_site(site_path)
     query = Query(
         type=kind, model=model, label=label, outcome=outcome, trace=trace, subject=subject, limit=limit,
@@ -58,8 +62,12 @@ def show(
     value = {"origin": origin, "size": size, "entries": [_found(row) for row in found]}
 
     def render(console: Console) -> None:
-        columns = ("index", "time", "type", "key", "model", "outcome", "decision")
-        console.print(table(f"{origin}: {len(found):,} of {size:,} entries", columns, map(_cells, found)))
+        title = f"{origin}: {len(found):,} of {size:,} entries"
+        if not found:
+            console.print(f"{title}. Values are compared exactly; times are UTC.", markup=False)
+            return
+        columns = ("index", "time", "type", "key", "model", "outcome")
+        console.print(table(title, columns, map(_cells, found), whole=("index", "time", "type", "outcome")))
 
     emit(value, render, as_json=as_json)
 
@@ -81,24 +89,24 @@ def _cells(row: Found) -> tuple[Any, ...]:
     from pellucid.core.times import format_time
 
     model = f"{row.model}:{row.version}" if row.model else ""
-    decision = f"{row.label} {row.confidence}".strip()
-    return (row.index, format_time(row.time_ns)[:23], row.type, row.key, model, row.outcome, decision)
+    outcome = f"{row.label} {row.confidence}".strip() or row.outcome  # a decision says it was answered
+    return (row.index, format_time(row.time_ns)[:19].replace("T", " "), row.type, row.key, model, outcome)
 
 
-@command.command("get")
+@command.command("get", short_help="Show one entry.")
 @click.argument("key")
 @click.option("--reveal", is_flag=True, help="Show what the vault holds as well; this is recorded.")
 @site_option
 @json_option
 def get(key: str, reveal: bool, site_path: Path | None, as_json: bool) -> None:
-    """Show one entry by its KEY, and whether what opens it is held, erased or lost."""
+    """Show one entry by its KEY or its index, and whether what opens it is held, erased or lost."""
     import json
 
-    from pellucid.app.ledger import open_ledger, record_event, wait_integrated
+    from pellucid.app.ledger import find_entry, open_ledger, record_event
     from pellucid.app.site import open_site
 
     site = open_site(site_path)
-    index = wait_integrated(site, key, timeout_s=1.0)
+    index, key = find_entry(site, key)
     if reveal:
         record_event(site, "read", {"call": key, "what": "openings"})
     with closing(open_ledger(site)) as ledger:
@@ -113,12 +121,21 @@ def get(key: str, reveal: bool, site_path: Path | None, as_json: bool) -> None:
         rows = [("index", index), ("openings", value["openings"])]
         rows += [("erased", f"{each['rows']} under {each['by']}") for each in value["erased"]]
         rows += [(name, entry[name]) for name in ("id", "type", "time", "source")]
-        rows += [(name, _short(item)) for name, item in entry["data"].items()]
+        rows += [pair for name, item in entry["data"].items() for pair in _flat(name, item)]
         console.print(pairs(f"Entry {index}", rows))
         for each in value.get("revealed", []):
             console.print(pairs("", [(name, item) for name, item in each.items() if item is not None]))
 
     emit(value, render, as_json=as_json)
+
+
+def _flat(name: str, item: Any) -> list[tuple[str, str]]:
+    """One line a value: members of an object by their own names, rows by their numbers."""
+    if isinstance(item, dict) and item:
+        return [pair for key, value in item.items() for pair in _flat(f"{name}.{key}", value)]
+    if isinstance(item, list) and any(isinstance(each, dict) for each in item):
+        return [pair for n, each in enumerate(item) for pair in _flat(f"{name}[{n}]", each)]
+    return [(name, _short(item))]
 
 
 def _erasure(row: int, by: str) -> dict[str, str]:
@@ -145,21 +162,21 @@ def _opening(opening: Any) -> dict[str, Any]:
 # -- proving and checking -------------------------------------------------------------------------
 
 
-@command.command("prove")
+@command.command("prove", short_help="Prove that an entry is in the log.")
 @click.argument("key")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=None,
               help="Folder for INDEX.tlog-proof and INDEX.json (the leaf's bytes).")  # fmt: skip
 @site_option
 @json_option
 def prove(key: str, out: Path | None, site_path: Path | None, as_json: bool) -> None:
-    """Prove that the entry KEY is in the log: a C2SP tlog-proof that others' tools verify."""
-    from pellucid.app.ledger import open_ledger, wait_integrated
+    """Prove that the entry KEY (or index) is in the log: a C2SP tlog-proof that others' tools verify."""
+    from pellucid.app.ledger import find_entry, open_ledger
     from pellucid.app.site import open_site
     from pellucid.core.bundle import format_proof
     from pellucid.core.merkle.proof import verify_inclusion
 
     site = open_site(site_path)
-    index = wait_integrated(site, key, timeout_s=1.0)
+    index, key = find_entry(site, key)
     with closing(open_ledger(site)) as ledger:
         reader = ledger.reader
         head, leaf = reader.head(), reader.entry(index)
@@ -241,7 +258,7 @@ def _render_complete(console: Console, result: Completeness) -> None:
         console.print(f"  - {limit}", markup=False)
 
 
-@command.command("fsck")
+@command.command("fsck", short_help="Read and check every value again.")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), default=None,
               help="Check this copy of a log's files instead of the site's ledger.")  # fmt: skip
 @click.option("--vkey", default="", help="Verifier key of the log (default: the site's trust folder).")
@@ -251,15 +268,31 @@ def fsck_(folder: Path | None, vkey: str, site_path: Path | None, as_json: bool)
     """Read every value again: entries, tiles of all levels, root, signature. Exit 3 on any finding."""
     from pellucid.app.ledger import check_ledger, ledger_vkey, settle
     from pellucid.app.site import open_site
+    from pellucid.core.note import parse_vkey
 
+    if vkey:
+        parse_vkey(vkey)  # a key mistyped is a question badly asked, no finding
     if folder is None:
         site = open_site(site_path)
         settle(site)
         report = check_ledger(site.ledger_folder, vkey or ledger_vkey(site), site.config.ledger.origin)
     else:
-        report = check_ledger(folder, vkey or ledger_vkey(open_site(site_path)), None)
+        report = check_ledger(folder, vkey or _site_vkey(site_path), None)
     emit(_report(report), lambda console: _render_fsck(console, report), as_json=as_json)
     return 0 if report.is_clean else 3
+
+
+def _site_vkey(site_path: Path | None) -> str:
+    from pellucid.app.ledger import ledger_vkey
+    from pellucid.app.site import open_site
+    from pellucid.errors import NotFoundError
+
+    try:
+        return ledger_vkey(open_site(site_path))
+    except NotFoundError as error:
+        raise NotFoundError(
+            error.message, hint="name the log's key with --vkey, or its site with --site"
+        ) from None
 
 
 def _report(report: FsckReport) -> dict[str, Any]:
@@ -284,7 +317,7 @@ def _render_fsck(console: Console, report: FsckReport) -> None:
 # -- erasing, rebuilding, sequencing --------------------------------------------------------------
 
 
-@command.command("erase")
+@command.command("erase", short_help="Erase a call, rows of it, or a person.")
 @click.argument("key", required=False, default="")
 @click.option("--row", "rows", type=click.IntRange(0), multiple=True, help="Only this row (repeatable).")
 @click.option("--subject", default="", help="All calls of this subject instead of one KEY.")
@@ -306,18 +339,22 @@ def erase_(
     from pellucid.app.site import open_site
 
     site = open_site(site_path)
-    by = erase(site, call=key, rows=list(rows), subject=subject, rule=rule, reason=reason)
+    done = erase(site, call=key, rows=list(rows), subject=subject, rule=rule, reason=reason)
     rotate_s = site.config.ledger.rotate_s
-    value = {"erasure": by, "call": key or None, "rows": list(rows), "journal_gone_within_s": rotate_s}
+    value = {
+        "erasure": done.entry, "call": key or None, "rows": list(rows), "calls": done.calls,
+        "journal_gone_within_s": rotate_s,
+    }  # fmt: skip
 
     def render(console: Console) -> None:
-        console.print(f"Erased under {by}. Every proof still holds.", markup=False)
+        what = f"{'Rows of ' if rows else ''}{done.calls:,} call{'' if done.calls == 1 else 's'}"
+        console.print(f"{what} erased under {done.entry}. Every proof still holds.", markup=False)
         console.print(f"A running server's journal lets go of its copy within {rotate_s:g} s.")
 
     emit(value, render, as_json=as_json)
 
 
-@command.command("index")
+@command.command("index", short_help="Make the search index again.")
 @site_option
 @json_option
 def index_(site_path: Path | None, as_json: bool) -> None:

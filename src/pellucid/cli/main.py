@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
 from pellucid import __version__
-from pellucid.errors import PellucidError
+from pellucid.errors import DiskFullError, PellucidError, UsageError
 
 VERBS: Final[dict[str, tuple[str, str]]] = {  # verb -> (module, one line of help)
     "init": ("init", "Make a site: keys, configuration, policy, folders."),
@@ -67,9 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         result: Any = cli.main(argv, standalone_mode=False)
     except PellucidError as error:
-        _report(error, as_json="--json" in argv)
-        sys.exit(error.exit_code)
+        _fail(error, argv)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
     except click.ClickException as error:
+        if "--json" in argv:
+            hint = (
+                f"see: {error.ctx.command_path} --help"
+                if isinstance(error, click.UsageError) and error.ctx
+                else ""
+            )
+            _fail(UsageError(error.format_message(), hint=hint), argv)
         error.show()
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
@@ -81,15 +91,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
+    except OSError as error:  # a file or folder that somebody named: theirs to put right
+        _fail(_named(error), argv)
     sys.exit(result if isinstance(result, int) else 0)
 
 
-def _report(error: PellucidError, *, as_json: bool) -> None:
-    if as_json:
+def _named(error: OSError) -> PellucidError:
+    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError
+    place = error.filename if isinstance(error.filename, str) else "operating system"
+    return kind(f"{place}: expected a usable file or folder, got {error.strerror or error}")
+
+
+def _fail(error: PellucidError, argv: Sequence[str]) -> NoReturn:
+    _report(error, argv)
+    sys.exit(error.exit_code)
+
+
+def _report(error: PellucidError, argv: Sequence[str]) -> None:
+    if "--json" in argv:
         import json
 
         record = {"error": error.message, "code": error.code, "hint": error.hint}
-        click.echo(json.dumps(record, ensure_ascii=False))
+        # standard output of a server is the operators' log
+        click.echo(json.dumps(record, ensure_ascii=False), err=argv[0] == "serve")
         return
     style = {"fg": "red", "bold": True}
     click.echo(click.style("error: ", **style) + error.message, err=True)  # type: ignore[arg-type]

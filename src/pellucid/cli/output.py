@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,10 +38,15 @@ def console(*, err: bool = False) -> Console:
     """A console that is plain when piped and never wraps words away."""
     from rich.console import Console
 
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            """The reader left: the one place that ends the process decides."""
+            raise BrokenPipeError
+
     stream = sys.stderr if err else sys.stdout
     columns = os.environ.get("COLUMNS", "")
     width = None if stream.isatty() else int(columns) if columns.isdecimal() and columns != "0" else 100
-    return Console(file=stream, highlight=False, soft_wrap=False, width=width)
+    return Quiet(file=stream, highlight=False, soft_wrap=False, width=width)
 
 
 def emit(value: Any, render: Callable[[Console], None], *, as_json: bool) -> None:
@@ -52,15 +57,28 @@ def emit(value: Any, render: Callable[[Console], None], *, as_json: bool) -> Non
     render(console())
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
-    """A calm table: no borders inside, cells as plain text (markup in data stays text)."""
+def table(
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]], *, whole: Collection[str] = ()
+) -> Table:
+    """A calm table: no borders inside, cells as plain text (markup in data stays text).
+
+    Args:
+        whole: Columns that are never broken over lines.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    built = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    columns = list(columns)
+    built = Table(
+        title=title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_header=any(columns),
+    )
     for column in columns:
-        built.add_column(column, overflow="fold")
+        built.add_column(column, overflow="fold", no_wrap=column in whole)
     for row in rows:
         built.add_row(*[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row])
     return built

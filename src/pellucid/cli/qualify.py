@@ -63,10 +63,10 @@ def _render(out: Console, outcome: Qualified) -> None:
         ("accuracy gate", "passed" if outcome.passed else "FAILED"),
         *[("finding", finding) for finding in accuracy["findings"]],
         ("samples", f"{accuracy['samples']:,}"),
-        ("top-1", f"{_known(accuracy['top1'])} (source {_known(accuracy['top1_source'])})"),
+        ("top-1", f"{_share(accuracy['top1'])} (source {_share(accuracy['top1_source'])})"),
         ("KL mean, p99.9, max", ", ".join(_known(accuracy[k]) for k in ("kl_mean", "kl_p999", "kl_max"))),
         ("largest error", _known(accuracy["error_max"])),
-        ("flipped decisions", f"{_known(accuracy['flips'])} (upper bound {_known(accuracy['flips_upper'])})"),
+        ("flipped decisions", f"{_known(accuracy['flips'])} (upper bound {_share(accuracy['flips_upper'])})"),
         ("variance", variance["label"]),
         ("between buckets", f"{_known(variance['flips_between_buckets'])} decisions flip, bits at most "
                             f"{variance['bound']['ulp']:,} ulp apart"),
@@ -76,7 +76,7 @@ def _render(out: Console, outcome: Qualified) -> None:
     ]  # fmt: skip
     out.print(pairs(f"qualified {outcome.package.folder}", rows))
     slices = [
-        (s["slice"], s["value"], f"{s['samples']:,}", _known(s["top1"]), s["flips"], s["flips_upper"])
+        (s["slice"], s["value"], f"{s['samples']:,}", _share(s["top1"]), s["flips"], _share(s["flips_upper"]))
         for s in accuracy["slices"]
     ]
     if slices:
@@ -91,6 +91,11 @@ def _render(out: Console, outcome: Qualified) -> None:
 
 def _device(device: dict[str, Any]) -> str:
     return f"{device['name']}, {device['threads']} of {device['logical_processors']} processors"
+
+
+def _share(value: Any) -> str:
+    """A share as people read it; the attestation keeps every digit."""
+    return "not measured" if value is None else f"{float(value):.2%}"
 
 
 def _known(value: Any) -> str:

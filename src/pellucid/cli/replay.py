@@ -23,7 +23,7 @@ DIFFERS = 6
               type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="Original input: the request as sent (JSON), or its bare values.")  # fmt: skip
 @click.option("--row", type=int, default=None, help="Replay one row of the call, by its number.")
-@click.option("--tolerance", type=float, default=0.0, show_default=True,
+@click.option("--tolerance", type=click.FloatRange(min=0), default=0.0, show_default=True,
               help="Declared addition to the bound that qualification measured.")  # fmt: skip
 @site_option
 @json_option

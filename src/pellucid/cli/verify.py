@@ -85,6 +85,7 @@ def _render(console: Console, checked: Checked) -> None:
         console.print("No policy was given, so nothing was judged.")
     elif verdict.allowed:
         console.print(Text(f"Policy {verdict.policy!r} allows it.", "green"))
+        console.print("A load judges one rule more: the golden inputs must give their recorded bits.")
     else:
         text = f"Policy {verdict.policy!r} refuses it: {len(verdict.failed)} of {len(findings)} rules failed."
         console.print(Text(text, "bold red"))

@@ -56,7 +56,7 @@ class Note:
 
 def make_key(name: str, public: bytes) -> VerifierKey:
     """Ed25519 verifier key of a name and 32 raw bytes."""
-    _check_name(name)
+    verify_name(name)
     if len(public) != 32:
         raise FormatError(f"verifier key: expected 32 bytes of Ed25519, got {len(public)}")
     head = name.encode() + b"\n" + bytes([KIND_ED25519])
@@ -162,7 +162,7 @@ def _parse_line(line: str) -> tuple[str, bytes]:
     signed = _strict_base64(match[2]) if match else None
     if match is None or signed is None or len(signed) < 5:
         raise FormatError(f"note: expected a signature line, got {line!r:.80}")
-    _check_name(match[1])
+    verify_name(match[1])
     return match[1], signed
 
 
@@ -175,10 +175,16 @@ def _check_text(text: str) -> None:
         raise FormatError("note: expected Unicode text, got a lone surrogate") from None
 
 
-def _check_name(name: str) -> None:
+def verify_name(name: str, subject: str = "key name") -> str:
+    """A name that a key, and so a log, may have.
+
+    Raises:
+        FormatError: It is none.
+    """
     plain = name.isprintable() and not any(c.isspace() for c in name) and "+" not in name
     if not name or not plain or len(name) > 256:
-        raise FormatError(f"key name: expected 1 to 256 characters, no white space or +, got {name!r:.80}")
+        raise FormatError(f"{subject}: expected 1 to 256 characters, no white space or +, got {name!r:.80}")
+    return name
 
 
 def _strict_base64(text: str) -> bytes | None:

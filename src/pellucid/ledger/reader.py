@@ -163,7 +163,8 @@ class LedgerReader:
         index = found[0].index
         if index >= self.size() or parse_entry(self.entry(index)).id != key:
             raise NotFoundError(
-                f"entry {key!r:.120}: the index names another entry", hint="pellucid ledger index --rebuild"
+                f"entry {key!r:.120}: the index names another entry",
+                hint="make the index again: pellucid ledger index",
             )
         return index
 
