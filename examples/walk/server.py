@@ -80,10 +80,9 @@ class Server:
 
 
 def configure(site: Path, models: list[str], batch_delay_us: int) -> None:
-    """Write models, the operators' log and patience into the site's configuration, as a person would."""
+    """Write models and patience into the site's configuration, as a person would."""
     file = site / "pellucid.toml"
     text = file.read_text()
     listed = ", ".join(f'"{model}"' for model in models)
-    text = re.sub(r"(?m)^sinks = .*$", 'sinks = ["stdout:"]', text)
     text = re.sub(r"(?m)^models = .*$", f"models = [{listed}]\nbatch_delay_us = {batch_delay_us}", text)
     file.write_text(text)

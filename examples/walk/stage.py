@@ -63,8 +63,8 @@ class Stage:
         self.console.print(Text.assemble(("  ✓ ", "green"), text))
 
     def lines(self, text: str) -> None:
-        """A program's own words, set in a little; long digests are shortened for reading."""
-        text = self.shortened(BLANKS.sub("\n\n", self.short(text)).strip("\n"))
+        """A program's own words, set in a little."""
+        text = BLANKS.sub("\n\n", self.short(text)).strip("\n")
         for line in text.splitlines():
             line = line.rstrip()
             line = line[: WIDTH - 4] if set(line.strip()) == {"─"} else line
