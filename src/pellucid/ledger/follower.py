@@ -6,17 +6,20 @@ from the tiles and the vault, at the next step.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from pellucid.core.entry import Formed, parse_trusted
+from pellucid.core.entry import Entry, Formed, parse_trusted
+from pellucid.core.times import parse_time
 from pellucid.errors import PellucidError
 from pellucid.ledger.vault import Vault
 from pellucid.ports import Follower
 
 CHUNK: Final = 1024  # entries fed at once when a follower is behind
 ERASED_TO_EVERY: Final = 65_536  # how much is scanned again after a crash, at most
+LATE_MAX: Final = 4096  # limit: subjects whose late calls are still looked for
 
 Entries = Callable[[int, int], Sequence[bytes]]
 
@@ -98,10 +101,15 @@ class Eraser:
 
     Runs between steps, when no plan is open: a key shredded while its call was being formed would
     be formed otherwise the second time. Done twice, an erasure changes nothing.
+
+    A call accepted before its subject was erased may be integrated later: it was in flight, or lay
+    in a backlog. It is erased as it arrives, for as long as this process remembers the subject
+    (the name itself is erased, so no restart can).
     """
 
     def __init__(self, vault: Vault, followers: Followers, entries: Entries) -> None:
         self._vault, self._followers, self._entries = vault, followers, entries
+        self._recent: OrderedDict[str, tuple[int, str]] = OrderedDict()  # subject -> when, by which entry
 
     def catch_up(self, size: int) -> None:
         """After a restart: carry out what was committed and not noted as done."""
@@ -117,6 +125,7 @@ class Eraser:
         """Carry out the erasures among new entries; then finish what could not be finished before."""
         erasures = [each for each in formed if each.type == "erasure"]
         self._apply(erasures)
+        self._erase_late(formed)
         stop = start + len(formed)
         if erasures or stop - self._vault.erased_to >= ERASED_TO_EVERY:
             self._vault.erased_to = stop
@@ -132,13 +141,30 @@ class Eraser:
         for formed in erasures:
             self._erase(formed)
 
+    def _erase_late(self, formed: Sequence[Formed]) -> None:
+        for each in formed:
+            erased = self._recent.get(each.subject) if each.subject is not None else None
+            if erased is None or each.type != "call":
+                continue
+            moment_ns, by = erased
+            if parse_time(parse_trusted(each.entry).data["accepted"]) <= moment_ns:
+                self._vault.erase(each.key, by=by)
+
+    def _remember(self, subject: str, entry: Entry) -> None:
+        self._recent[subject] = (parse_time(entry.time), entry.id)
+        self._recent.move_to_end(subject)
+        if len(self._recent) > LATE_MAX:
+            self._recent.popitem(last=False)
+
     def _erase(self, formed: Formed) -> None:
         try:
-            data = parse_trusted(formed.entry).data
+            entry = parse_trusted(formed.entry)
+            data = entry.data
         except PellucidError:
             return  # not ours to judge here: fsck reports an entry that does not parse
         if formed.subject is not None:
             self._vault.erase_subject(formed.subject, by=formed.key)
+            self._remember(formed.subject, entry)
         call, rows = data.get("call"), data.get("rows")
         if not isinstance(call, str):
             return
