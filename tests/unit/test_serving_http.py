@@ -372,3 +372,12 @@ def test_a_missing_model_makes_the_server_not_ready_and_the_others_are_served():
     ready, infer = exchange(plane, [("GET", "/v2/health/ready"), ("POST", URL, BODY)])
     assert (ready.status, infer.status) == (503, 200)
     assert "other" in ready.json["error"]
+
+
+def test_a_refusal_that_a_halted_ledger_cannot_take_is_answered_as_the_ledgers_error():
+    recorder = MemoryRecorder()
+    plane = make_plane([echo_model()], recorder, None)
+    recorder.broken = "journal: fdatasync failed"
+    reply = exchange(plane, [("POST", URL, b"{}", ())])[0]
+    assert reply.status == 500
+    assert "fdatasync failed" in reply.json["error"]

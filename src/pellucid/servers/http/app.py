@@ -75,12 +75,20 @@ class HttpDoor:
             try:
                 answer = await self._run(call, route, scope["headers"], headers, receive)
             except PellucidError as error:
-                self._plane.refuse(call, error)
-                await _send(send, *_error(error, self._marks(call)))
+                told = self._refuse(call, error)
+                await _send(send, *_error(told, self._marks(call)))
                 return
             await _send(send, 200, *_answer(answer, headers.get(b"accept-encoding")))
         finally:
             self._plane.abandon(call)
+
+    def _refuse(self, call: OpenCall, error: PellucidError) -> PellucidError:
+        """Record a refusal; what the caller is told: why, or that not even this could be recorded."""
+        try:
+            self._plane.refuse(call, error)
+        except PellucidError as worse:
+            return worse
+        return error
 
     async def _run(
         self,
