@@ -19,7 +19,7 @@ from pellucid.app.ledger import (
     wait_integrated,
 )
 from pellucid.app.load import opener
-from pellucid.app.site import POLICIES
+from pellucid.app.site import POLICIES, read_trust
 from pellucid.core.digest import parse_digest, sha256
 from pellucid.core.times import format_time
 from pellucid.core.trust import TrustedPackage, verify_package
@@ -288,6 +288,23 @@ def _write(site: Site, bundle: bytes, out: Path, data: dict[str, Any], *, seen: 
 def check(site: Site, bundle: bytes, *, seen: bytes | None = None) -> Checked:
     """Check a bundle against the site's own trust; see ``evidence.check``."""
     return check_bundle(bundle, site.trust(), seen=seen)
+
+
+def check_with(bundle: bytes, trust_folder: Path) -> Checked:
+    """Check a bundle as its reader would: with the keys, the policy and the checkpoint of a folder.
+
+    Raises:
+        NotFoundError: No such folder.
+        As ``evidence.check.check_bundle``.
+    """
+    trust = read_trust(trust_folder)
+    seen, policy = trust_folder / "seen.checkpoint", trust_folder / "policy.txt"
+    return check_bundle(
+        bundle,
+        trust,
+        seen=seen.read_bytes() if seen.is_file() else None,
+        policy=policy.read_text() if policy.is_file() else None,
+    )
 
 
 def case_report(site: Site, call: str, bundle: bytes) -> bytes:

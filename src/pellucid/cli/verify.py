@@ -1,4 +1,4 @@
-"""``pellucid verify``: does a package hold, and what would the policy say? Loads and records nothing."""
+"""``pellucid verify``: does a package or an evidence bundle hold? Loads and records nothing."""
 
 from __future__ import annotations
 
@@ -27,10 +27,15 @@ if TYPE_CHECKING:
 def command(
     path: Path, trust_path: Path | None, policy_path: Path | None, site_path: Path | None, as_json: bool
 ) -> int:
-    """Verify a package at PATH (archive or folder): shape, signature, digests, attestations, policy.
+    """Verify a package (archive or folder) or an evidence bundle (.zip) at PATH.
+
+    A package: shape, signature, digests, attestations, and what the policy would say. A bundle: all
+    that verify.py checks, and a second opinion by other code.
 
     Exit 0 it holds, 3 it does not hold, 4 the policy refuses it.
     """
+    if path.suffix == ".zip":
+        return _verify_bundle(path, trust_path, site_path, as_json=as_json)
     from pellucid.app.load import verify
     from pellucid.app.site import read_file, read_trust
     from pellucid.core.policy import parse_policy
@@ -42,6 +47,23 @@ def command(
     allowed = checked.verdict is None or checked.verdict.allowed
     emit(_value(checked), lambda console: _render(console, checked), as_json=as_json)
     return 0 if allowed else 4
+
+
+def _verify_bundle(path: Path, trust_path: Path | None, site_path: Path | None, *, as_json: bool) -> int:
+    from pellucid.app.evidence import check_with
+    from pellucid.app.site import open_site, read_file
+
+    folder = trust_path if trust_path is not None else open_site(site_path).trust_folder
+    checked = check_with(read_file(path, "bundle"), folder)
+    value = {"bundle": str(path), "holds": checked.holds, "notes": checked.notes, "facts": checked.facts}
+
+    def render(console: Console) -> None:
+        rows = [*(("holds", text) for text in checked.holds), *(("note", text) for text in checked.notes)]
+        console.print(table("", ("", "what"), rows))
+        console.print("Holds, by verify.py and by a second opinion. Integrity is shown, truth is not.")
+
+    emit(value, render, as_json=as_json)
+    return 0
 
 
 def _site(path: Path | None, *, required: bool) -> Site | None:
