@@ -238,6 +238,9 @@ def _completeness(result: Completeness) -> dict[str, Any]:
 
 
 def _render_complete(console: Console, result: Completeness) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
     columns = ("epoch", "worker", "numbers", "entries", "unresolved", "state")
     rows = [
         (part.epoch, part.worker, f"1-{part.highest}" if part.highest else "none", len(part.closed),
@@ -255,7 +258,7 @@ def _render_complete(console: Console, result: Completeness) -> None:
     console.print(verdict, style="bold")
     console.print("What no log can know about itself:")
     for limit in result.limits:
-        console.print(f"  - {limit}", markup=False)
+        console.print(Padding(Text(limit), (0, 0, 0, 4)))
 
 
 @command.command("fsck", short_help="Read and check every value again.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -75,7 +75,6 @@ def table(
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        show_header=any(columns),
     )
     for column in columns:
         built.add_column(column, overflow="fold", no_wrap=column in whole)
@@ -84,6 +83,18 @@ def table(
     return built
 
 
-def pairs(title: str, rows: Iterable[tuple[str, Any]]) -> Table:
-    """Names and values, one a line."""
-    return table(title, ("", ""), rows)
+def pairs(title: str, rows: Iterable[tuple[str, Any]]) -> RenderableType:
+    """Names and values, one a line; a full digest beside a long name fits into 96 columns."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    built = Table(
+        title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 3, 0, 0),
+        show_header=False,
+    )  # fmt: skip
+    for _ in range(2):
+        built.add_column(overflow="fold")
+    for name, value in rows:
+        built.add_row(Text(name), value if isinstance(value, Text) else Text(str(value)))
+    return Padding(built, (0, 0, 1, 0))
