@@ -104,6 +104,24 @@ def test_a_full_disk_says_try_again(tmp_path: Path, capsys, monkeypatch):
     assert (code, json.loads(text)["code"]) == (75, "disk_full")
 
 
+@pytest.mark.parametrize("verb", ["build", "qualify", "serve"])
+def test_the_base_install_names_what_is_missing(tmp_path: Path, verb: str):
+    site = create_site(tmp_path / "site", node="n1")
+    code = (
+        "import sys\n"
+        "for name in ('numpy', 'onnx', 'onnxruntime', 'uvicorn', 'uvloop', 'httptools'):\n"
+        "    sys.modules[name] = None\n"
+        "from pellucid.cli.main import main\n"
+        f"main([{verb!r}, *{[] if verb == 'serve' else ['x']!r}, '--site', {str(site.root)!r}])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"pellucid {verb} needs the library" in done.stderr
+    assert "hint: pip install 'pellucid[standard]'" in done.stderr
+
+
 def test_a_reader_who_leaves_is_no_error(tmp_path: Path):
     site = create_site(tmp_path / "site", node="n1")
     command = [sys.executable, "-m", "pellucid", "config", "show", "--site", str(site.root)]

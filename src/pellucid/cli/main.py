@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from pellucid import __version__
-from pellucid.errors import DiskFullError, PellucidError, UsageError
+from pellucid.errors import DiskFullError, MissingExtraError, PellucidError, UsageError
 
 VERBS: Final[dict[str, tuple[str, str]]] = {  # verb -> (module, one line of help)
     "init": ("init", "Make a site: keys, configuration, policy, folders."),
@@ -93,7 +93,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(0)
     except OSError as error:  # a file or folder that somebody named: theirs to put right
         _fail(_named(error), argv)
+    except ModuleNotFoundError as error:
+        if (error.name or "pellucid").partition(".")[0] == "pellucid":
+            raise
+        _fail(_missing(error, argv), argv)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _missing(error: ModuleNotFoundError, argv: Sequence[str]) -> PellucidError:
+    verb = next((word for word in argv if word in VERBS), "")
+    return MissingExtraError(
+        f"pellucid {verb} needs the library {error.name!r}, which is not installed",
+        hint="pip install 'pellucid[standard]'",
+    )
 
 
 def _named(error: OSError) -> PellucidError:

@@ -96,5 +96,7 @@ def pairs(title: str, rows: Iterable[tuple[str, Any]]) -> RenderableType:
     for _ in range(2):
         built.add_column(overflow="fold")
     for name, value in rows:
-        built.add_row(Text(name), value if isinstance(value, Text) else Text(str(value)))
+        built.add_row(
+            Text(name), value if isinstance(value, Text) else Text("-" if value is None else str(value))
+        )
     return Padding(built, (0, 0, 1, 0))
