@@ -106,7 +106,9 @@ def test_verify_without_a_site_needs_a_trust_and_judges_only_by_a_policy(
     policy.write_text("security: {allowed_precision_modes: [int8]}")
     code, value = run("verify", archive, "--trust", site.trust_folder, "--policy", policy)
     assert (code, value["allowed"]) == (4, False)
-    assert run("verify", archive)[0] == 2
+    refused = CliRunner().invoke(cli, ["verify", str(archive)], standalone_mode=False).exception
+    assert isinstance(refused, PellucidError)
+    assert (refused.exit_code, "--trust DIR" in refused.hint) == (2, True)
 
 
 def test_verify_refuses_a_changed_byte_and_a_strangers_package(site: Site, archive: Path, tmp_path: Path):

@@ -122,6 +122,20 @@ def test_the_base_install_names_what_is_missing(tmp_path: Path, verb: str):
     assert "hint: pip install 'pellucid[standard]'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "got"),
+    [
+        (["n1/1/0/1", "--from", "2026-01-01T00:00:00Z"], "a call and --from"),
+        (["--to", "2026-01-01T00:00:00Z"], "--to"),
+        ([], "neither"),
+    ],
+)
+def test_an_export_is_of_a_call_or_of_a_whole_period(tmp_path: Path, capsys, words: list[str], got: str):
+    site = create_site(tmp_path / "site", node="n1")
+    code, text = run(capsys, "export", *words, "--out", str(tmp_path / "b.zip"), "--site", str(site.root))
+    assert (code, f"got {got}\n" in text) == (2, True)
+
+
 def test_a_reader_who_leaves_is_no_error(tmp_path: Path):
     site = create_site(tmp_path / "site", node="n1")
     command = [sys.executable, "-m", "pellucid", "config", "show", "--site", str(site.root)]

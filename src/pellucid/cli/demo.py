@@ -12,9 +12,12 @@ from pellucid.errors import NotFoundError
 
 
 @click.command("demo", context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--folder DIR]")
 def command(arguments: tuple[str, ...]) -> None:
-    """Walk the whole chain on real data: build, qualify, serve, record, replay, prove, tamper."""
+    """Walk the whole chain on real data: build, qualify, serve, record, replay, prove, tamper.
+
+    Makes a site in DIR (default .demo), and leaves everything there to look at.
+    """
     script = _script()
     sys.argv = [str(script), *arguments]
     runpy.run_path(str(script), run_name="__main__")

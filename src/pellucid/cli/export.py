@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pellucid.cli.output import emit, json_option, pairs, site_option
+from pellucid.cli.output import emit, json_option, pairs, site_option, working
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,12 +55,13 @@ def command(
         got = " and ".join(([] if call is None else ["a call"]) + period) or "neither"
         raise UsageError(f"export: expected a call, or --from and --to, got {got}")
     site, before = open_site(site_path), seen.read_bytes() if seen is not None else None
-    if call is not None:
-        original = input_path.read_bytes() if input_path is not None else None
-        exported = export(site, call, out, reason=reason, seen=before, original=original)
-    else:
-        first, last = parse_time(since or ""), parse_time(until or "")
-        exported = export_time(site, first, last, out, reason=reason, seen=before, is_narrow=is_narrow)
+    with working("gathering proofs, and checking the bundle as its reader will", as_json=as_json):
+        if call is not None:
+            original = input_path.read_bytes() if input_path is not None else None
+            exported = export(site, call, out, reason=reason, seen=before, original=original)
+        else:
+            first, last = parse_time(since or ""), parse_time(until or "")
+            exported = export_time(site, first, last, out, reason=reason, seen=before, is_narrow=is_narrow)
     emit(_value(exported), lambda console: _render(console, exported), as_json=as_json)
 
 

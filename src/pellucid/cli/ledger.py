@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pellucid.cli.output import emit, json_option, pairs, site_option, table
+from pellucid.cli.output import emit, json_option, pairs, site_option, table, working
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pellucid.app.ledger import Ledger
+    from pellucid.app.site import Site
     from pellucid.ledger.complete import Completeness
     from pellucid.ledger.fsck import FsckReport
     from pellucid.ports import Found
@@ -209,17 +211,22 @@ def prove(key: str, out: Path | None, site_path: Path | None, as_json: bool) -> 
 @json_option
 def complete_(since: str, until: str, site_path: Path | None, as_json: bool) -> int:
     """Show that nothing we numbered is missing. Exit 3 if something is."""
-    from pellucid.app.ledger import open_ledger, settle
     from pellucid.app.site import open_site
     from pellucid.ledger.complete import complete
 
     site = open_site(site_path)
-    settle(site)
-    with closing(open_ledger(site)) as ledger:
+    with working("counting every number", as_json=as_json), closing(_settled(site)) as ledger:
         entries = ledger.reader.entries(0, ledger.reader.size())
         result = complete(entries, _time(since, 0), _time(until, 2**63 - 1))
     emit(_completeness(result), lambda console: _render_complete(console, result), as_json=as_json)
     return 0 if result.is_complete else 3
+
+
+def _settled(site: Site) -> Ledger:
+    from pellucid.app.ledger import open_ledger, settle
+
+    settle(site)
+    return open_ledger(site)
 
 
 def _completeness(result: Completeness) -> dict[str, Any]:
@@ -275,12 +282,13 @@ def fsck_(folder: Path | None, vkey: str, site_path: Path | None, as_json: bool)
 
     if vkey:
         parse_vkey(vkey)  # a key mistyped is a question badly asked, no finding
-    if folder is None:
-        site = open_site(site_path)
-        settle(site)
-        report = check_ledger(site.ledger_folder, vkey or ledger_vkey(site), site.config.ledger.origin)
-    else:
-        report = check_ledger(folder, vkey or _site_vkey(site_path), None)
+    with working("reading every value again", as_json=as_json):
+        if folder is None:
+            site = open_site(site_path)
+            settle(site)
+            report = check_ledger(site.ledger_folder, vkey or ledger_vkey(site), site.config.ledger.origin)
+        else:
+            report = check_ledger(folder, vkey or _site_vkey(site_path), None)
     emit(_report(report), lambda console: _render_fsck(console, report), as_json=as_json)
     return 0 if report.is_clean else 3
 

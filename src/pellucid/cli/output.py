@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,6 +48,16 @@ def console(*, err: bool = False) -> Console:
     columns = os.environ.get("COLUMNS", "")
     width = None if stream.isatty() else int(columns) if columns.isdecimal() and columns != "0" else 100
     return Quiet(file=stream, highlight=False, soft_wrap=False, width=width)
+
+
+@contextmanager
+def working(doing: str, *, as_json: bool) -> Iterator[None]:
+    """Says on a terminal's standard error what takes a while, and that it goes on."""
+    if as_json or not sys.stderr.isatty():
+        yield
+        return
+    with console(err=True).status(doing):
+        yield
 
 
 def emit(value: Any, render: Callable[[Console], None], *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pellucid.cli.output import emit, json_option, pairs, site_option, table
+from pellucid.cli.output import emit, json_option, pairs, site_option, table, working
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,8 @@ def command(
     from pellucid.app.evidence import replay
     from pellucid.app.site import open_site
 
-    replayed = replay(open_site(site_path), call, input_path.read_bytes(), row=row, tolerance=tolerance)
+    with working("running it again in a process of its own", as_json=as_json):
+        replayed = replay(open_site(site_path), call, input_path.read_bytes(), row=row, tolerance=tolerance)
     emit(_value(replayed), lambda console: _render(console, replayed), as_json=as_json)
     return 0 if replayed.result.verdict == "bit-exact" else DIFFERS
 

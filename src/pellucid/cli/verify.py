@@ -70,11 +70,14 @@ def _site(path: Path | None, *, required: bool) -> Site | None:
     from pellucid.app.site import open_site
     from pellucid.errors import NotFoundError
 
-    if required or path is not None:
+    if path is not None:
         return open_site(path)
     try:
         return open_site(None)
-    except NotFoundError:
+    except NotFoundError as error:
+        if required:
+            hint = "name the folder with the keys you believe: --trust DIR (or a site: --site DIR)"
+            raise NotFoundError(error.message, hint=hint) from None
         return None
 
 
