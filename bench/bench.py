@@ -137,15 +137,17 @@ def render(result: dict[str, Any]) -> str:
         "",
         "Written by `make bench`. Read the ratios: absolute numbers belong to one machine and one hour.",
         "" if not settings["quick"] else "\n**`--quick`: one short round. These numbers mean nothing.**\n",
-        "| | req/s, median | range | to recording off | p50 us | p99 us |",
-        "|---|---|---|---|---|---|",
+        "| | req/s, median | range | to recording off | p50 us | p99 us | server's CPU us a call |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, label in NAMES.items():
         median, low, high = summary([r["per_s"] for r in rounds[name]])
         p50, p99 = (statistics.median(r[q] for r in rounds[name]) for q in ("p50_us", "p99_us"))
         ratio = f"{median / off:.2f}" if name in MODES else ""
+        cpu = f"{statistics.median(r['cpu_us'] for r in rounds[name]):.1f}" if name in MODES else ""
         lines.append(
-            f"| {label} | {median:,.0f} | {low:,.0f} - {high:,.0f} | {ratio} | {p50:,.1f} | {p99:,.1f} |"
+            f"| {label} | {median:,.0f} | {low:,.0f} - {high:,.0f} | {ratio} | {p50:,.1f} | {p99:,.1f} "
+            f"| {cpu} |"
         )
     lines += ["", f"Within a round, journaled to off: {paired(rounds, 'journaled')}.  "]
     lines += [f"Within a round, durable to off: {paired(rounds, 'durable')}."]

@@ -46,10 +46,12 @@ class Served:
 
     def slice(self, body: Path, connections: int, seconds: float) -> dict[str, float]:
         """One slice of load; returns when the ledger has taken in what it left behind."""
+        before = _cpu_us(self.process.ready["pid"])
         result = load(self.process.port, body, connections, seconds)
+        spent = _cpu_us(self.process.ready["pid"]) - before
         if self.recorded:
             self._settle(body)
-        return result
+        return result | {"cpu_us": spent / result.pop("answered")}
 
     def _settle(self, body: Path) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.process.port, timeout=60)
@@ -69,6 +71,12 @@ class Served:
             raise ChildProcessError("the server did not end cleanly: the run is void")
 
 
+def _cpu_us(pid: int) -> float:
+    """Processor time of a server's threads so far; its sequencer is a process of its own."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e3
+
+
 def load(port: int, body: Path, connections: int, seconds: float) -> dict[str, float]:
     """One load in a process of its own; errors or answers other than 200 void it."""
     tool = wrk()
@@ -81,7 +89,7 @@ def load(port: int, body: Path, connections: int, seconds: float) -> dict[str, f
             check=True,
         )
         result = json.loads(done.stdout)
-        failed, rate = result["errors"], result["requests"] / result["seconds"]
+        failed, rate, answered = result["errors"], result["requests"] / result["seconds"], result["requests"]
         p50, p99 = result["p50_us"], result["p99_us"]
     else:
         url = f"http://127.0.0.1:{port}{PATH}"
@@ -93,11 +101,11 @@ def load(port: int, body: Path, connections: int, seconds: float) -> dict[str, f
             check=True,
         )
         told = {k: float(v) for k, v in re.findall(r"(\w+)=([0-9.]+)", done.stdout.rpartition("RESULT")[2])}
-        failed, rate = told["non2xx"] + told["socket_errors"], told["rps"]
+        failed, rate, answered = told["non2xx"] + told["socket_errors"], told["rps"], told["requests"]
         p50, p99 = told["p50_ms"] * 1e3, told["p99_ms"] * 1e3
     if failed:
         raise ChildProcessError(f"{failed:.0f} errors under load: the round is void")
-    return {"per_s": rate, "p50_us": p50, "p99_us": p99}
+    return {"per_s": rate, "p50_us": p50, "p99_us": p99, "answered": answered}
 
 
 def bare(model: bytes, level: Any, seconds: float) -> dict[str, float]:
