@@ -220,6 +220,10 @@ def test_a_dynamically_quantised_model_never_shares_a_batch(tmp_path: Path):
         tmp_path / "site", model=dynamically_quantised, name="quantised", meaning={}, samples=samples,
         recipe={"gate": gate}, serving={"batch_delay_us": 2000},
     )  # fmt: skip
+    with pytest.raises(ChildProcessError, match="ended with 4"):
+        ServerProcess(site.root).start()  # it computes in INT8, whatever its recipe says
+    policy = site.root / "policy.yaml"
+    policy.write_text(policy.read_text().replace("modes: [fp32]", "modes: [fp32, int8]"))
     with serving(site.root) as server:
 
         def one() -> None:
@@ -237,6 +241,7 @@ def test_a_dynamically_quantised_model_never_shares_a_batch(tmp_path: Path):
     calls = [entry for entry in entries if entry.type == "call"]
     assert len(calls) == 80
     assert {entry.data["label_variance"] for entry in calls} == {"variant"}
+    assert {entry.data["precision"] for entry in calls} == {"int8"}
     assert {entry.data["batch"] for entry in calls} == {None}
     assert not [entry for entry in entries if entry.type == "batch"]
 

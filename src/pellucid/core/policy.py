@@ -131,7 +131,7 @@ def _runtime(case: _Case) -> Iterator[Finding]:
 
 
 def _precision(case: _Case) -> Iterator[Finding]:
-    allowed, got = case.policy.allowed_precisions, case.package.precision
+    allowed, got = case.policy.allowed_precisions, case.package.computed_precision
     yield Finding("security.allowed_precision_modes", got in allowed, _one_of(allowed), got)
     tf32 = case.package.recipe.get("tf32", False) is not False
     allow_tf32 = case.policy.document.security.allow_tf32

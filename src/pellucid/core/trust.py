@@ -103,6 +103,12 @@ class TrustedPackage:
         """Precision of the recipe, lower case, for example ``fp32``."""
         return str(self.recipe.get("precision", "unknown")).lower()
 
+    @property
+    def computed_precision(self) -> str:
+        """Lowest precision that computes: the recipe's, or ``int8`` when the source came quantised."""
+        count = self.metadata.get("quantized_ops_count")
+        return "int8" if isinstance(count, int) and count > 0 else self.precision
+
 
 def verify_package(
     package: PackageFiles, trust: TrustRoot, limits: Limits = DEFAULT_LIMITS

@@ -174,7 +174,7 @@ def context_facts(package: TrustedPackage, environment: dict[str, Any], policy: 
         "model": package.name, "version": package.version, "package": package.digest,
         "engine": package.engine_digest, "policy": policy,
         "environment": sha256(canonical.encode(environment)),
-        "precision": package.precision, "threads": package.recipe.get("threads"),
+        "precision": package.computed_precision, "threads": package.recipe.get("threads"),
         "device": str(device.get("name", ""))[:TEXT_MAX] if isinstance(device, dict) else None,
         "commitment": package.recipe.get("commitment", "salted"),
         "label_variance": label_here(package, environment),
