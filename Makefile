@@ -22,7 +22,7 @@ $(BIN)/python:
 
 # One stamp a lock: each lock holds the smaller ones, so the same environment only grows.
 $(VENV)/.installed-%: requirements/%.txt pyproject.toml | $(BIN)/python
-	@echo "installing requirements/$*.txt (pinned by hash)"
+	@echo "installing requirements/$*.txt, pinned by hash: about a minute"
 	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/$*.txt
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
