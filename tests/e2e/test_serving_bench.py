@@ -22,7 +22,7 @@ def test_the_quick_benchmark_runs(repository: Path, tmp_path: Path):
     result = json.loads((tmp_path / "results.json").read_text())
     assert set(result["rounds"]) == {"off", "journaled", "durable", "bare_same", "bare_default"}
     for rounds in result["rounds"].values():
-        assert [set(each) for each in rounds] == [{"per_s", "p50_us", "p99_us"}]
+        assert {"per_s", "p50_us", "p99_us"} <= set(rounds[0])
         assert rounds[0]["per_s"] > 0
     assert set(result["verification"]) == {"hashlib_mb_s", "verify_mb_s", "open_and_verify_mb_s"}
     text = (tmp_path / "RESULTS.md").read_text()

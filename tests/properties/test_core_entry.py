@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from dataclasses import replace
 
 import msgspec
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pellucid.core import canonical, entry, record
+from pellucid.core.decision import decide
 from pellucid.core.merkle.hashing import hash_leaf, root_of
-from pellucid.core.tensor import Tensor
+from pellucid.core.tensor import Tensor, row_digest
 from pellucid.errors import FormatError
 
 WRITER = entry.Writer("node-a/3/0")
@@ -34,7 +36,7 @@ ROWS = st.builds(
     st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
     st.none() | st.just("0.731000"),
     st.none() | st.binary(max_size=20),
-)
+).map(lambda row: row if row.output else record.Row(row.input))
 
 
 def subject_key(subject: str) -> bytes:
@@ -273,3 +275,27 @@ def test_other_objects_are_no_entries(change):
 def test_formed_is_a_value():
     (formed,) = form(record.Event(1, "load", 5, {}))
     assert replace(formed) == formed
+
+
+@given(st.lists(st.floats(width=32), min_size=2, max_size=2), st.booleans())
+def test_what_a_writer_left_out_is_made_from_the_kept_outputs(scores, decides):
+    decision = {"kind": "argmax", "output": "y", "labels": ["a", "b"]} if decides else {}
+    tensor = Tensor("y", "FP32", (1, 2), struct.pack("<2f", *scores))
+    kept = entry.encode_outputs([tensor])
+    short = record.Row(b"i" * 32, value=kept)
+    label, confidence = decide(decision, [tensor])
+    whole = record.Row(b"i" * 32, row_digest([tensor]), label, confidence, kept)
+    assert entry.complete_row(short, decision) == whole
+    assert entry.complete_row(whole, {}) is whole
+    contexts = {1: record.Context(1, FACTS | {"decision": decision})}
+    first, second = (
+        entry.expand(call, writer=WRITER, contexts=contexts, subject_keys=subject_key)
+        for call in (closed(short), closed(whole))
+    )
+    assert first == second
+    assert b"decision" not in first[0].entry
+
+
+def closed(row):
+    stages = (1, 2, 3, 6)
+    return record.Call(1, 1, "answered", None, 5, 6, stages, 0, 8, (row,), ((1, 20),), (80, 8), b"s" * 32, {})

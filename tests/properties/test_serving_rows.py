@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pellucid.core.bucket import bucket_for, place, slots_for, take
 from pellucid.core.decision import decide
-from pellucid.core.entry import decode_outputs, encode_outputs
+from pellucid.core.entry import complete_row, decode_outputs, encode_outputs
 from pellucid.core.tensor import (
     DATATYPES,
     Tensor,
@@ -147,14 +147,18 @@ def test_decisions_on_other_datatypes_and_without_one(datatype: str):
     assert make_decide({})(row) == (None, None)
 
 
-@given(st.lists(floats, min_size=3, max_size=3), st.integers(0, 20))
-def test_rows_of_a_lone_output_equal_the_general_way(scores: list[float], keep_max: int):
-    maker = Rows(echo_model(), keep_max)
+@given(st.lists(floats, min_size=3, max_size=3), st.integers(0, 20), st.booleans())
+def test_rows_of_a_lone_output_equal_the_general_way(scores: list[float], keep_max: int, decides: bool):
+    decision = THRESHOLD | {"output": "x_out"} if decides else {}
+    maker = Rows(echo_model(decision=decision), keep_max)
     data = struct.pack("<3f", *scores)
     given_, made = Tensor("x", "FP32", (1, 3), data), Tensor("x_out", "FP32", (1, 3), data)
     request = InferRequest(None, None, [given_], 1, ((0, False),))
-    for _ in range(2):
-        (row,) = maker.of(request, [made])
+    for left_out in (False, keep_max >= 12):
+        (short,) = maker.of(request, [made])
+        assert (short.output == b"") == left_out
+        row = complete_row(short, decision)
+        assert (row.label, row.confidence) == decide(decision, [made])
         assert (row.input, row.output) == (row_digest([given_]), row_digest([made]))
         assert row.value == (encode_outputs([made]) if keep_max >= 12 else None)
         assert row.value is None or decode_outputs(row.value) == [made]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from typing import Any
 
+import msgspec
 from generator.keys import Case
 
 from pellucid.core import entry, record
+from pellucid.core.tensor import Tensor
 
 FACTS = {
     "model": "credit", "version": "1.0.0", "package": "sha256:" + "11" * 32, "engine": "sha256:" + "22" * 32,
@@ -44,12 +47,21 @@ def entry_cases() -> list[Case]:
     event = record.Event(4, "load", START, {"model": "credit", "verdict": "allowed", "findings": []})
     reading = record.Event(5, "read", START, {"what": "call"}, bytes(range(32)), {"subject": "anna"})
     neighbours = (call(2, slot=0), call(3, rows=2, slot=1, personal={"subject": "anna"}, trace=None))
+    output = Tensor("probabilities", "FP32", (1, 2), struct.pack("<2f", 0.25, 0.75))
+    row = record.Row(hashlib.sha256(b"in").digest(), value=entry.encode_outputs([output]))
+    kept = msgspec.structs.replace(call(1), rows=(row,))
+    labels = {"labels": ["granted", "refused"], "threshold": "0.4"}
+    decision = {"kind": "threshold", "output": "probabilities", "column": 1} | labels
+    deciding = record.Context(1, FACTS | {"decision": decision})
+    misfit = record.Context(1, FACTS | {"decision": decision | {"output": "another"}})
     cases = [
         expand_case("call_alone", call(1), salted),
         expand_case("call_plain", call(1), plain),
         expand_case("call_personal", call(1, personal=personal, trace=None), salted),
         expand_case("call_subject", call(1, personal={"subject": "anna"}), salted),
         expand_case("call_many_rows", call(1, rows=17), salted),
+        expand_case("call_completed_from_kept_outputs", kept, deciding),
+        expand_case("kept_outputs_that_do_not_fit_fail", kept, misfit),
         expand_case("call_failed", call(1, **failed), salted),
         expand_case("call_refused", call(1, **refused), salted),
         expand_case("batch_of_one_is_a_call", record.Batch(1, 1, 8, START, 3000, (call(1),)), salted),

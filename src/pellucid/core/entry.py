@@ -17,9 +17,10 @@ from typing import Any, Final
 import msgspec
 
 from pellucid.core import canonical
+from pellucid.core.decision import decide
 from pellucid.core.merkle.hashing import hash_leaf, root_of
 from pellucid.core.record import STAGES, Batch, Call, Context, Event, Record, Row
-from pellucid.core.tensor import Tensor
+from pellucid.core.tensor import Tensor, row_digest
 from pellucid.core.times import format_time
 from pellucid.errors import FormatError
 
@@ -213,7 +214,8 @@ def _prepare(call: Call, writer: Writer, contexts: Mapping[int, Context], keys: 
     facts = _facts(contexts, call.context)
     key = f"{writer.source}/{call.n}"
     seal = _Sealer(key, call.seed, call.personal.get("subject"), keys, facts.get("commitment") == "plain")
-    rows = [_commit_row(seal, number, row) for number, row in enumerate(call.rows)]
+    decision = facts.get("decision") or {}
+    rows = [_commit_row(seal, n, complete_row(row, decision)) for n, row in enumerate(call.rows)]
     personal = _commit_personal(seal, call.personal)
     return _Prepared(call, key, writer.node, facts, rows, personal, seal.openings, seal.subject)
 
@@ -246,6 +248,24 @@ class _Sealer:
         key = self.key(kind, -1)
         self.openings.append(Opening(kind, -1, self.kept(key), value.encode("utf-8", "surrogatepass")))
         return commit(key, text_digest(value))
+
+
+def complete_row(row: Row, decision: Mapping[str, Any]) -> Row:
+    """The row with the digest and the decision that follow from its kept outputs.
+
+    A writer may leave them out: they are made here, off the call's path.
+
+    Args:
+        decision: ``decision`` of the call's context; see ``core.decision``.
+
+    Raises:
+        FormatError: The kept outputs are none, or do not fit the decision.
+    """
+    if row.output or row.value is None:
+        return row
+    outputs = decode_outputs(row.value)
+    label, confidence = decide(decision, outputs)
+    return Row(row.input, row_digest(outputs), label, confidence, row.value)
 
 
 def _commit_row(seal: _Sealer, number: int, row: Row) -> dict[str, str | None]:

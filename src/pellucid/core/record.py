@@ -23,7 +23,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         input: Row digest of its inputs, 32 bytes.
-        output: Row digest of its outputs, 32 bytes, or empty when there are none.
+        output: Row digest of its outputs, 32 bytes; empty when there are none, or when it follows
+            with label and confidence from ``value`` (``core.entry.complete_row``).
         label: Decision in the model's words, from ``meaning.json``.
         confidence: Decimal text.
         value: Outputs kept for replay within a bound (``core.entry.encode_outputs``), or ``None``.
@@ -42,7 +43,8 @@ class Context(msgspec.Struct, frozen=True, array_like=True, tag="x"):
     Attributes:
         id: Number that calls refer to; unique within the writer; 0 is the node itself.
         facts: JSON of the canonical profile, copied into each entry: model, version, package,
-            engine, policy, config, environment, precision, device, threads, commitment mode.
+            engine, policy, config, environment, precision, device, threads. Not copied: the
+            commitment mode, and ``decision`` by which rows are completed.
     """
 
     id: int

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from pellucid.core.bucket import take
+from pellucid.core.entry import complete_row
 from pellucid.core.record import Call, Row
 from pellucid.errors import PellucidError
 from pellucid.ports import Clock, Recorder
@@ -33,6 +34,7 @@ class Closer:
     def __init__(self, model: Model, recorder: Recorder, clock: Clock, limits: Limits) -> None:
         self._name, self._version = model.name, model.version
         self._call_key, self._now = recorder.call_key, clock.monotonic_ns
+        self._decision = model.decision
         self._rows = Rows(model, limits.keep_outputs_max_bytes)
         self.recording = recorder.mode != UNRECORDED
 
@@ -71,7 +73,11 @@ class Closer:
                 )
                 records.append(call.ran(outcome, closed_ns, stages, slot, bucket, rows, nbytes))
                 kept += nbytes
-        return tuple(records if kept <= KEPT_MAX else map(_without_outputs, records)), done
+        return tuple(records if kept <= KEPT_MAX else map(self._without_outputs, records)), done
+
+    def _without_outputs(self, call: Call) -> Call:
+        rows = [replace(complete_row(row, self._decision), value=None) for row in call.rows]
+        return replace(call, rows=tuple(rows))
 
     def _outcome(
         self, call: OpenCall, request: InferRequest, slot: int, bucket: int, execution: Execution
@@ -91,7 +97,3 @@ class Closer:
         except PellucidError as error:
             return error, rows, nbytes
         return answer, rows, nbytes
-
-
-def _without_outputs(call: Call) -> Call:
-    return replace(call, rows=tuple([replace(row, value=None) for row in call.rows]))

@@ -10,6 +10,7 @@ from pellucid.ports import Clock, Recorder
 from pellucid.serving.batcher import BatchCount, Batcher
 from pellucid.serving.limits import Limits
 from pellucid.serving.model import Model
+from pellucid.serving.rows import deferred_facts
 from pellucid.serving.warmup import warm_up
 
 
@@ -32,7 +33,7 @@ class Pool:
         inline = frozenset(b for b, took in times.items() if took <= self._limits.inline_max_ns)
         batcher = Batcher(
             model,
-            self._recorder.add_context(dict(model.facts)),
+            self._recorder.add_context(dict(model.facts) | deferred_facts(model)),
             self._recorder,
             clock=self._clock,
             limits=self._limits,

@@ -12,10 +12,12 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from pellucid.core import canonical
 from pellucid.core.decision import decide
 from pellucid.core.entry import encode_outputs
 from pellucid.core.record import Row
 from pellucid.core.tensor import Tensor, rows
+from pellucid.errors import FormatError
 from pellucid.serving.digests import RowDigester
 from pellucid.serving.model import Model
 from pellucid.serving.request import InferRequest
@@ -24,12 +26,15 @@ Decided = tuple[str, str] | tuple[None, None]
 Decide = Callable[[Sequence[Tensor]], Decided]
 _SHAPES_MAX: Final = 256  # limit: output shapes remembered
 _WIDTHS_MAX: Final = 64  # limit: output widths with a short way
+_DECISION_MAX: Final = 4096  # limit: it stands at the head of every segment
 
 
 class Rows:
     """Makes ``core.record.Row`` for one model."""
 
-    __slots__ = ("_batched", "_decide", "_heads", "_inputs", "_keep_max", "_outputs", "_plain")
+    __slots__ = (
+        "_batched", "_decide", "_deferred", "_defers", "_heads", "_inputs", "_keep_max", "_outputs", "_plain",
+    )  # fmt: skip
 
     def __init__(self, model: Model, keep_max: int) -> None:
         signature = model.signature
@@ -43,6 +48,8 @@ class Rows:
             and all(spec.datatype != "BYTES" for spec in specs)
         )
         self._heads: dict[tuple[int, ...], bytes | None] = {}
+        self._defers = bool(deferred_facts(model))
+        self._deferred: dict[tuple[int, ...], bytes] = {}
 
     def of_inputs(self, request: InferRequest) -> tuple[Row, ...]:
         """Rows of a call that has no outputs."""
@@ -55,13 +62,28 @@ class Rows:
             FormatError: ``meaning.json`` and the outputs do not fit.
         """
         if self._plain and request.rows == 1:
-            label, confidence = self._decide(outputs)
-            read, given = self._inputs.one(request.tensors[0]), self._outputs.one(outputs[0])
-            return (Row(read, given, label, confidence, self._keep(outputs[0])),)
+            output = outputs[0]
+            read = self._inputs.one(request.tensors[0])
+            head = self._deferred.get(output.shape)
+            if head is not None:
+                # digest and decision follow from the kept output: the sequencer makes them
+                return (Row(read, value=head + output.data),)
+            return (self._first(read, output),)
         digests = self._inputs.digests(request.tensors, batched=self._batched)
         given_digests = self._outputs.digests(outputs, batched=self._batched)
         parts = [tuple(outputs)] if request.rows == 1 or not self._batched else rows(outputs)
         return tuple([self._row(*each) for each in zip(digests, given_digests, parts, strict=True)])
+
+    def _first(self, read: bytes, output: Tensor) -> Row:
+        """A row made whole; what fits the decision once in a shape always does, and is left out next."""
+        label, confidence = self._decide((output,))
+        kept = self._keep(output)
+        head = self._heads[output.shape]
+        if self._defers and head is not None:
+            if len(self._deferred) >= _SHAPES_MAX:
+                self._deferred.clear()
+            self._deferred[output.shape] = head
+        return Row(read, self._outputs.one(output), label, confidence, kept)
 
     def _row(self, read: bytes, given: bytes, outputs: tuple[Tensor, ...]) -> Row:
         label, confidence = self._decide(outputs)
@@ -81,6 +103,15 @@ class Rows:
             self._heads[shape] = head
         head = self._heads[shape]
         return None if head is None else head + output.data
+
+
+def deferred_facts(model: Model) -> dict[str, Any]:
+    """What a context must say so that rows can be completed from kept outputs; empty: they cannot."""
+    try:
+        size = len(canonical.encode(model.decision))
+    except FormatError:
+        return {}
+    return {"decision": dict(model.decision)} if size <= _DECISION_MAX else {}
 
 
 def make_decide(decision: Mapping[str, Any]) -> Decide:
