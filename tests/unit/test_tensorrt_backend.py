@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pellucid.core.digest import sha256
-from pellucid.errors import BuildError, ParseError, PrecisionError, UnavailableError
+from pellucid.errors import BuildError, DeviceUnavailableError, ParseError, PrecisionError
 from pellucid.ports import LogLine
 from pellucid.testing.models import MODELS, digits_like
 
@@ -208,20 +208,22 @@ def test_unknown_words_get_no_hint() -> None:
 def test_opening_names_both_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = adapter.TensorRtRtxBackend()
     monkeypatch.setattr(device, "find_gpu", lambda: (None, "no NVIDIA driver here"))
-    with pytest.raises(UnavailableError, match="a GPU of sm89, which it was built for, got no NVIDIA driver"):
+    with pytest.raises(
+        DeviceUnavailableError, match="a GPU of sm89, which it was built for, got no NVIDIA driver"
+    ):
         backend.open(b"engine", RECIPE)
     h200 = {"name": "NVIDIA H200", "architecture": "sm90"}
     monkeypatch.setattr(device, "find_gpu", lambda: (h200, ""))
-    with pytest.raises(UnavailableError, match=r"got NVIDIA H200 \(sm90\)"):
+    with pytest.raises(DeviceUnavailableError, match=r"got NVIDIA H200 \(sm90\)"):
         backend.open(b"engine", RECIPE)
-    with pytest.raises(UnavailableError, match="got one that builds them"):
+    with pytest.raises(DeviceUnavailableError, match="got one that builds them"):
         backend.open(b"engine", RECIPE | {"target": "sm90"})
 
 
 def test_the_environment_says_why_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_DRIVER", "libcuda-of-nobody.so.1")
     found = adapter.TensorRtRtxBackend().environment()
-    assert found["tensorrt-rtx"] == trt.__version__
+    assert found["tensorrt_rtx"] == trt.__version__
     assert found["device"] is None
     assert found["null_reasons"] == [
         {"field": "device", "reason": "no NVIDIA driver here: libcuda-of-nobody.so.1 is not installed"}

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pellucid.core.qualification import backend_version
+
 _STYLE: Final = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b}"
     "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #ddd;padding:.3rem .5rem;"
@@ -93,7 +95,8 @@ def _precision(recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> list[tupl
 def _hardware(
     recipe: Mapping[str, Any], environment: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
-    device = environment["device"]
+    device, memory = environment["device"], facts["memory"]
+    built_on = f"{device['name']} ({', '.join(device['isa'])})" if device else "a machine without a GPU"
     level = (
         "same bits on machines of one kind"
         if recipe["serve_level"] == "portable"
@@ -101,13 +104,16 @@ def _hardware(
     )
     buckets = ", ".join(map(str, recipe["buckets"])) or "none: each call runs alone"
     return [
-        ("Target", f"{recipe['target']}, {recipe['backend']} {environment[recipe['backend']]}"),
-        ("Built on", f"{device['name']} ({', '.join(device['isa'])})"),
+        ("Target", f"{recipe['target']}, {recipe['backend']} {backend_version(environment)}"),
+        ("Built on", built_on),
         ("Threads", str(recipe["threads"])),
         ("Batch buckets", buckets),
         ("Serve level", f"{recipe['serve_level']}: {level}"),
-        ("Weights", _size(facts["memory"]["weights_bytes"])),
-        ("Peak memory while built", _size(facts["memory"]["peak_rss_bytes"])),
+        (
+            "Weights",
+            _size(memory["weights_bytes"]) if memory.get("weights_bytes") is not None else "not said",
+        ),
+        ("Peak memory while built", _size(memory["peak_rss_bytes"])),
     ]
 
 

@@ -18,7 +18,7 @@ import tensorrt_rtx as trt
 from pellucid.backends.tensorrt import device, graph, options
 from pellucid.backends.tensorrt.log import Logger, hint_for
 from pellucid.core.digest import parse_digest, sha256
-from pellucid.errors import BuildError, ParseError, UnavailableError
+from pellucid.errors import BuildError, DeviceUnavailableError, ParseError
 from pellucid.ports import BuildLog, Built, Session
 
 ENGINE_NAME: Final = "model.engine"
@@ -68,7 +68,7 @@ class TensorRtRtxBackend:
         """Refuses, and says which GPU the engine is for and which one is here.
 
         Raises:
-            UnavailableError: Always in this version.
+            DeviceUnavailableError: Always in this version.
         """
         _refuse_to_open(recipe["target"])
 
@@ -80,11 +80,11 @@ def _refuse_to_open(target: str) -> NoReturn:
     gpu, reason = device.find_gpu()
     if gpu is None or gpu["architecture"] != target:
         found = f"{gpu['name']} ({gpu['architecture']})" if gpu else reason
-        raise UnavailableError(
+        raise DeviceUnavailableError(
             f"engine: expected a GPU of {target}, which it was built for, got {found}",
             hint=f"run it on a machine with a GPU of {target}, or build it for onnxruntime, target cpu",
         )
-    raise UnavailableError(
+    raise DeviceUnavailableError(
         f"engine for {target}: expected a version that executes such engines, got one that builds them",
         hint="this version builds, packages and verifies; execution was never tried on a GPU",
     )

@@ -18,7 +18,7 @@ def environment() -> dict[str, Any]:
     gpu, reason = find_gpu()
     found: dict[str, Any] = {
         "backend": "tensorrt-rtx",
-        "tensorrt-rtx": trt.__version__,
+        "tensorrt_rtx": trt.__version__,
         "python": platform.python_version(),
         "device": gpu,
     }
