@@ -324,6 +324,38 @@ def test_errors_have_a_kind_and_noise_is_noise_at_the_start_only() -> None:
     assert [issue.kind for issue in said.errors] == ["noise", "parser", "builder", "builder", "other"]
 
 
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Input filename:   m.onnx", "header"),
+        ("Doc string:       ", "header"),
+        ("-" * 64, "header"),
+        ("Static check for parsing node: n [Relu]", "static_check"),
+        ("After dead-layer removal: 3 layers", "layers_after"),
+        ("Original: 3 layers", "layers_after"),
+        ("ForeignNode {ForeignNode[a...b]} metadata: [ONNX Layer: a]\x1e[ONNX Layer: b]", "foreign"),
+        ("Found n to be part of layer norm pattern.", "pattern"),
+        (
+            "*************** Autotuning format combination: Float(4,1) -> Float(4,1) ***************",
+            "autotune",
+        ),
+        ("Layer: n Host Persistent: 1 bytes Device Persistent: 2 bytes Scratch Memory: 3 bytes", "layer_mem"),
+        ("[MemUsageChange] Subgraph create: CPU +0, GPU +0, now: CPU 1, GPU 0 (MiB)", "mem_change"),
+        ("Adding 1 engine weights(s) to plan file.", "plan"),
+        ("CONVOLUTION conv", "shapes"),
+        ("        [1,64]\tN", "shapes"),
+        ("=============== Computing costs for n", "costs"),
+        ("QDQ graph optimizer pass", "qdq"),
+        ("CONVOLUTION two words", "unknown"),
+        ("Total Weights Memory: 1 bytes\n", "unknown"),
+        ("Total Weights Memory: 99999999999999999999 bytes", "unknown"),
+        ("Graph optimization time: 1e9999 seconds.", "unknown"),
+    ],
+)
+def test_a_message_is_of_one_kind_by_its_whole_text(message: str, kind: str) -> None:
+    assert read_messages(verbose(message)).kinds == {kind: 1}
+
+
 def test_an_error_states_no_other_fact() -> None:
     said = read_messages([Message("ERROR", "Total Weights Memory: 1 bytes")])
     assert (said.memory, len(said.errors), said.unknown) == ({}, 1, 0)

@@ -14,7 +14,7 @@ _NUMBER: Final = r"\d{1,19}"
 _DECIMAL: Final = r"\d{1,19}(?:\.\d{1,30})?(?:e[+-]?\d{1,3})?"
 _ROWS: Final = (
     ("header", r"ONNX IR version: .*|Opset version: .*|Producer (?:name|version): .*|Domain: .*"),
-    ("header", r"Model version: .*|Doc string: .*|-{64}"),
+    ("header", r"Model version: .*|Doc string: .*|Input filename: .*|-{64}"),
     ("static_check", r"Static check for parsing node: .*"),
     ("parse_node", r"Parsing node: (?P<name>.*) \[(?P<op>\w+)\]"),
     ("searching", r"Searching for input: (?P<name>.*)"),
@@ -67,7 +67,7 @@ _ROWS: Final = (
     ("qdq", r"QDQ (?P<what>.*)"),
 )
 _FIRST: Final = {
-    "header": "OPDM-", "layers_after": "OA", "mem_total": "TM", "time": "GFSE", "costs": "=R",
+    "header": "OPDMI-", "layers_after": "OA", "mem_total": "TM", "time": "GFSE", "costs": "=R",
     "shapes": " ABCDEFGHIJKLMNOPQRSTUVWXYZ", "tactic_time": "T",
 }  # fmt: skip
 """First characters of kinds that do not begin with one fixed character; only to be quick."""
