@@ -58,6 +58,8 @@ def test_a_package_holds_what_every_package_holds(tmp_path: Path, target: str) -
     assert facts["options"]["targets"] == [target]
     compiled = sha256((built.folder / "model/compiled.onnx").read_bytes())
     assert facts["options"]["network_name"] == "pellucid:" + compiled.removeprefix("sha256:")
+    assert facts["fused_layers"] == document(built.folder, "metadata.json")["fused_layers"] == 3
+    assert "deferred to run time" in (built.folder / "label.md").read_text()
     log = [json.loads(line) for line in (built.folder / "build.log.jsonl").read_bytes().splitlines()]
     assert any(line["message"].startswith("Layers:") for line in log)
     environment = document(built.folder, "environment.json")
@@ -90,10 +92,17 @@ def test_what_needs_the_gpu_is_left_out_with_its_reason(tmp_path: Path) -> None:
 def test_five_builds_give_the_same_bytes(tmp_path: Path) -> None:
     if measures().report["fixed_addresses"] is not True:
         pytest.skip(f"NOT RUN fixed-addresses: {measures().report['fixed_addresses']}")
-    engines = set()
-    for number in range(5):
-        engines.add(build_toy(tmp_path / str(number), "digits_like", **RTX).engine)
-    assert len(engines) == 1
+    built = [build_toy(tmp_path / str(number), "digits_like", **RTX) for number in range(5)]
+    assert len({one.engine for one in built}) == 1
+    assert len({one.facts["fingerprint"] for one in built}) == 1
+
+
+def test_names_are_made_safe_before_the_builder_prints_them(tmp_path: Path) -> None:
+    hostile = digits_like(nodes=lambda name: f"{name}\nMax Scratch Memory: 1 bytes")
+    built = build_toy(tmp_path, hostile, **RTX)
+    assert built.facts["memory"]["scratch_bytes"] != 1
+    assert built.facts["fused_layers"] == 3
+    assert len(document(built.folder, "model/names.json")["nodes"]) == 9
 
 
 @no_gpu

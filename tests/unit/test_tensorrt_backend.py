@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from pellucid.core import canonical
 from pellucid.core.digest import sha256
 from pellucid.errors import BuildError, DeviceUnavailableError, ParseError, PrecisionError
 from pellucid.ports import LogLine
@@ -20,6 +21,7 @@ from pellucid.testing.models import MODELS, digits_like
 trt = pytest.importorskip("tensorrt_rtx", reason="NOT RUN tensorrt: tensorrt_rtx is not installed")
 
 from pellucid.backends.tensorrt import adapter, device, options  # noqa: E402
+from pellucid.backends.tensorrt.facts import read_facts  # noqa: E402
 from pellucid.backends.tensorrt.log import Logger, hint_for  # noqa: E402
 
 RECIPE: dict[str, Any] = {
@@ -51,6 +53,55 @@ def test_every_setting_is_read_back(target: str) -> None:
     assert built.facts["log"]["messages"] == len(lines) > 50
     assert any(line.message.startswith("Layers:") for line in lines)
     assert built.facts["tactics"].startswith("deferred to run time")
+
+
+def test_facts_are_the_logs_both_ways() -> None:
+    facts = build(digits_like())[0].facts
+    fused = {tuple(layer["nodes"]) for layer in facts["layers"] if layer["fused"]}
+    assert {("conv1", "relu1"), ("conv2", "relu2"), ("fc", "softmax")} == fused
+    assert (facts["fused_layers"], facts["quantized_ops_count"]) == (3, 0)
+    assert facts["eliminated"] == ["same"]
+    fates = {node["name"]: node for node in facts["nodes"]}
+    assert fates["same"] == {
+        "name": "same", "op": "Identity", "domain": "", "layers": [], "fate": "named by no layer",
+    }  # fmt: skip
+    names = {layer["name"]: layer for layer in facts["layers"]}
+    assert len(fates["fc"]["layers"]) == 2  # one matrix product, one kernel that adds the bias
+    for node in facts["nodes"]:
+        assert all(node["name"] in names[layer]["nodes"] for layer in node["layers"])
+    assert [names[layer]["tactic"] for layer in fates["conv1"]["layers"]] == ["deferred to run time"]
+    assert {layer["precision"] for layer in facts["layers"]} == {"FP32"}
+    # (72 + 8) + (1152 + 16) + (2560 + 10) numbers of FP32, and what the builder adds of its own
+    assert facts["memory"]["weights_bytes"] >= 4 * (80 + 1168 + 2570)
+    assert facts["memory"]["device_peak_bytes"] > facts["memory"]["weights_bytes"]
+    assert "Engine generation" in {phase["phase"] for phase in facts["builder_phases"]}
+    canonical.encode(facts)
+
+
+def test_the_fingerprint_is_of_the_layers_not_of_the_weights() -> None:
+    one, two, other = (
+        build(model)[0] for model in (digits_like(), digits_like(nodes=str), MODELS["credit_like"]())
+    )
+    assert one.facts["fingerprint"] == two.facts["fingerprint"]
+    assert one.facts["fingerprint"] != other.facts["fingerprint"]
+    model = onnx.load_model_from_string(digits_like())
+    weights = numpy_helper.to_array(model.graph.initializer[0]) * np.float32(2)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, model.graph.initializer[0].name))
+    changed = build(model.SerializeToString())[0]
+    assert changed.engine != one.engine
+    assert changed.facts["fingerprint"] == one.facts["fingerprint"]
+
+
+def test_a_name_that_could_speak_as_the_builder_yields_no_facts() -> None:
+    hostile = digits_like(nodes=lambda name: f"{name}\nMax Scratch Memory: 1 bytes")
+    with pytest.raises(ParseError, match="cannot imitate a line"):
+        build(hostile)
+
+
+def test_a_log_without_layers_is_no_ground_for_facts() -> None:
+    lines = [line for line in build(digits_like())[1] if not line.message.startswith("Layers:")]
+    with pytest.raises(BuildError, match="expected the builder's list of layers"):
+        read_facts(lines, onnx.load_model_from_string(digits_like()))
 
 
 def test_tf32_is_the_recipes_word_and_changes_the_engine() -> None:

@@ -77,6 +77,8 @@ def _composition(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows += [
         (f"{layer['name']} ({layer['op']})", " + ".join(layer["nodes"])) for layer in layers if layer["fused"]
     ]
+    if "tactics" in facts:
+        rows.append(("Kernels", facts["tactics"]))
     return rows
 
 
@@ -113,8 +115,14 @@ def _hardware(
             "Weights",
             _size(memory["weights_bytes"]) if memory.get("weights_bytes") is not None else "not said",
         ),
+        *_device_memory(memory),
         ("Peak memory while built", _size(memory["peak_rss_bytes"])),
     ]
+
+
+def _device_memory(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
+    peak = memory.get("device_peak_bytes")
+    return [] if peak is None else [("Weights and activations on the device", _size(peak))]
 
 
 def _warnings(recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> list[tuple[str, str]]:

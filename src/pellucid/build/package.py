@@ -113,7 +113,6 @@ def _metadata(made: Made, facts: Mapping[str, Any], digests: Mapping[str, str]) 
         "builder_config.max_batch_size": max(recipe["buckets"], default=1),
         "builder_config.dynamic_shapes": bool(recipe["buckets"]),
         "output_engine_hash": digests["engine"],
-        "peak_memory_usage": facts["memory"]["peak_rss_bytes"],
     }
     reasons = {
         "calibration_dataset_hash": f"{recipe['precision']} needs no calibration",
@@ -125,7 +124,9 @@ def _metadata(made: Made, facts: Mapping[str, Any], digests: Mapping[str, str]) 
     image = made.environment["image"] if is_tensorrt else None
     not_trt = f"built with {recipe['backend']}, not TensorRT"
     unsaid = "the builder's log does not say"
+    peak = "device_peak_bytes" if is_tensorrt else "peak_rss_bytes"
     for field, value, reason in (
+        ("peak_memory_usage", facts["memory"].get(peak), unsaid),
         ("tensorrt_image", image, missing.get("image", not_trt) if is_tensorrt else not_trt),
         ("builder_config.max_workspace_size", recipe["workspace_bytes"],
          f"{recipe['backend']} has no builder workspace"),

@@ -7,15 +7,14 @@ hand. Opening one says so. Source: spec/recipe.md, section 5.
 
 from __future__ import annotations
 
-import resource
 import time
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 import tensorrt_rtx as trt
 
 from pellucid.backends.tensorrt import device, graph, options
+from pellucid.backends.tensorrt.facts import read_facts
 from pellucid.backends.tensorrt.log import Logger, hint_for
 from pellucid.core.digest import parse_digest, sha256
 from pellucid.errors import BuildError, DeviceUnavailableError, ParseError
@@ -57,10 +56,11 @@ class TensorRtRtxBackend:
         parsed = time.monotonic_ns()
         engine = _serialise(builder, network, config, lines)
         built = time.monotonic_ns()
+        spent = {"parse": parsed - start, "compile": built - parsed}
         return Built(
             engine=engine, engine_name=ENGINE_NAME, compiled=model,
             options=settings | {"network_name": network.name, "strongly_typed": True, "profiles": profiles},
-            facts=_facts(lines) | {"phases_ns": {"parse": parsed - start, "compile": built - parsed}},
+            facts=read_facts(lines.lines, source) | {"phases_ns": spent},
             inputs=inputs, outputs=outputs,
         )  # fmt: skip
 
@@ -128,20 +128,3 @@ def _serialise(builder: Any, network: Any, config: Any, lines: Logger) -> bytes:
         words, hint = lines.reason()
         raise BuildError(f"tensorrt-rtx: expected an engine, got none: {words}", hint=hint)
     return bytes(memoryview(plan))
-
-
-def _facts(lines: Logger) -> dict[str, Any]:
-    counts = Counter(line.severity for line in lines.lines)
-    warnings = Counter(line.message[:120] for line in lines.lines if line.severity == "WARNING")
-    return {
-        "layers": [],
-        "nodes": [],
-        "fused_layers": None,
-        "eliminated": [],
-        "quantized_ops_count": None,
-        "fingerprint": None,
-        "memory": {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024},
-        "tactics": "deferred to run time: the GPU picks its library kernels when it loads the engine",
-        "warnings": [{"kind": kind, "count": n} for kind, n in sorted(warnings.items())],
-        "log": {"messages": len(lines.lines), "severities": dict(sorted(counts.items()))},
-    }

@@ -7,25 +7,16 @@ they fail the build.
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Any, Final
 
 import tensorrt_rtx as trt
 
+from pellucid.core.tensorrt_messages import fatal_kind, issue_kind
 from pellucid.errors import BuildError, PrecisionError
 from pellucid.ports import BuildLog, LogLine
 
 _SEVERITIES: Final = {0: "FATAL", 1: "ERROR", 2: "WARNING", 3: "INFO", 4: "VERBOSE"}
-_PLACE: Final = r"(?:\w+\.\w+:\d+: )?"
-_FATAL: Final = (  # the builder goes on with INT8 where the model says something else
-    re.compile(_PLACE + r"TensorRT supports QuantizeLinear/DequantizeLinear with UINT8 zero_point only on DLA"
-               r".*Defaulting to INT8", re.S),
-    re.compile(_PLACE + r"For zero_point with type int32 TensorRT will use INT8 instead\."),
-)  # fmt: skip
-# a build needs no GPU, and the library complains of its absence after every other error; only at
-# the start of a message, because errors quote names and texts of the model
-_NOISE: Final = re.compile(r"\[checkMacros\.cpp::catchCudaError::\d+\] .*cudaError 35", re.S)
 _HINTS: Final = (
     ("FP32 GEMM is not supported",
      "sm75 has no FP32 matrix kernels: build for target sm80 or later, or export the model in FP16"),
@@ -77,9 +68,9 @@ class Logger(trt.ILogger):  # type: ignore[misc]
         try:
             line = LogLine(_SEVERITIES[int(severity)], time.time_ns(), message, "tensorrt-rtx")
             self.lines.append(line)
-            if line.severity in ("FATAL", "ERROR") and not _NOISE.match(message):
+            if line.severity in ("FATAL", "ERROR") and issue_kind(message) != "noise":
                 self.errors.append(message)
-            if line.severity == "WARNING" and any(pattern.match(message) for pattern in _FATAL):
+            if fatal_kind(message) is not None:
                 self._fatal.append(message)
             self._sink(line)
         except BaseException as error:
