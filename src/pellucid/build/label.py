@@ -20,6 +20,9 @@ _STYLE: Final = (
 )
 
 
+_LEVELS: Final = {"portable": "same bits on machines of one kind", "native": "same bits on one machine"}
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """A heading and its rows of name and value."""
@@ -99,11 +102,9 @@ def _hardware(
 ) -> list[tuple[str, str]]:
     device, memory = environment["device"], facts["memory"]
     built_on = f"{device['name']} ({', '.join(device['isa'])})" if device else "a machine without a GPU"
-    level = (
-        "same bits on machines of one kind"
-        if recipe["serve_level"] == "portable"
-        else "same bits on one machine"
-    )
+    level = _LEVELS[recipe["serve_level"]]
+    if recipe["backend"].startswith("tensorrt"):
+        level = "the GPU picks its library kernels when it loads the engine; nobody measured its bits yet"
     buckets = ", ".join(map(str, recipe["buckets"])) or "none: each call runs alone"
     return [
         ("Target", f"{recipe['target']}, {recipe['backend']} {backend_version(environment)}"),
