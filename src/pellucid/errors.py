@@ -165,6 +165,12 @@ class UnavailableError(PellucidError):
     code, exit_code = "unavailable", 75
 
 
+class DeviceUnavailableError(UnavailableError):
+    """No device here that the engine was built for."""
+
+    code = "device_unavailable"
+
+
 class LedgerFullError(UnavailableError):
     code = "ledger_full"
 

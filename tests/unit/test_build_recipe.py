@@ -84,6 +84,56 @@ def test_a_risky_choice_stands_with_its_reason(key: str) -> None:
     assert getattr(parse(**{key: risky, "reasons": [{"choice": key, **REASON}]}), key) == risky
 
 
+RTX = {"backend": "tensorrt-rtx", "target": "sm89", "licence_ack": True}
+
+
+def test_a_recipe_for_a_gpu_has_defaults_of_its_own_and_reads_back_as_itself() -> None:
+    said = effective(parse(**RTX))
+    assert (said["serve_level"], said["workspace_bytes"], said["tf32"]) == ("native", 2**32, False)
+    assert said["licence_ack"] is True
+    assert effective(parse_recipe(encode_recipe(said))) == said
+    assert "licence_ack" not in effective(parse())
+
+
+def test_a_strict_recipe_for_a_gpu_says_everything() -> None:
+    whole = effective(parse(**RTX)) | {"strict": True}
+    assert parse_recipe(encode_recipe(whole)).strict
+    for key in ("serve_level", "workspace_bytes", "tf32"):
+        with pytest.raises(RecipeError, match=f"strict.*{key}"):
+            parse_recipe(yaml.safe_dump({k: v for k, v in whole.items() if k != key}).encode())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"licence_ack": None}, "licence_ack: expected true for tensorrt-rtx, got none"),
+        ({"licence_ack": False}, "licence_ack: expected true for tensorrt-rtx, got false"),
+        ({"target": "cpu"}, "target: expected one of sm75"),
+        ({"target": "sm90"}, "target: expected cpu or sm75"),
+        ({"serve_level": "portable"}, "serve_level: expected native"),
+        ({"threads": 2}, "threads: expected 1"),
+        ({"workspace_bytes": None}, "workspace_bytes: expected a size"),
+        ({"tf32": True}, "tf32: True is a risky choice"),
+        ({"backend": "onnxruntime"}, "target: expected cpu for onnxruntime"),
+        ({"backend": "onnxruntime", "target": "cpu"}, "licence_ack: expected null"),
+    ],
+)
+def test_what_a_gpu_recipe_cannot_mean_is_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        parse(**RTX | changes)
+
+
+def test_the_licence_hint_names_what_to_read() -> None:
+    with pytest.raises(RecipeError) as error:
+        parse(**RTX | {"licence_ack": None})
+    assert "hosted" in error.value.hint
+    assert "life-critical" in error.value.hint
+
+
+def test_tf32_stands_with_its_reason() -> None:
+    assert parse(**RTX, tf32=True, reasons=[{"choice": "tf32", **REASON}]).tf32
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

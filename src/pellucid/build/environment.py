@@ -45,12 +45,12 @@ def describe(worker: Mapping[str, Any], ended: Ended, folder: Path) -> dict[str,
     commit, dirty, git_reason = repository(folder)
     image = os.environ.get(_IMAGE)
     run = {name: os.environ[name][:200] for name in _CI if os.environ.get(name)}
-    reasons = [
-        {"field": "gpu", "reason": "this backend runs on the CPU"},
-        {"field": "driver", "reason": "this backend runs on the CPU"},
-        {"field": "cuda", "reason": "this backend runs on the CPU"},
-    ]
+    gpu, driver, why = _gpu(worker)
+    reasons = list(worker.get("null_reasons", []))
     for name, value, reason in (
+        ("gpu", gpu, why),
+        ("driver", driver, why),
+        ("cuda", None, why or "the driver names its own interface only"),
         ("commit", commit, git_reason),
         ("dirty", dirty, git_reason),
         ("image", image, f"no container image was named by {_IMAGE}"),
@@ -66,12 +66,23 @@ def describe(worker: Mapping[str, Any], ended: Ended, folder: Path) -> dict[str,
         "who": {"user": _user(), "host": platform.node()[:200]},
         "ci": run or None,
         "image": image,
-        "gpu": None,
-        "driver": None,
+        "gpu": gpu,
+        "driver": driver,
         "cuda": None,
         "hermetic": {**measures().report, "left_behind": ended.left_behind[:20]},
         "null_reasons": sorted(reasons, key=lambda item: item["field"]),
     }
+
+
+def _gpu(worker: Mapping[str, Any]) -> tuple[str | None, str | None, str]:
+    """Name and driver of the GPU, or why there are none."""
+    device = worker.get("device")
+    if device is None:
+        reasons = [r["reason"] for r in worker.get("null_reasons", []) if r["field"] == "device"]
+        return None, None, reasons[0] if reasons else "the backend names no device"
+    if device["kind"] != "gpu":
+        return None, None, "this backend runs on the CPU"
+    return device["name"], str(device["driver_api"]), ""
 
 
 def system() -> dict[str, str]:

@@ -11,11 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pellucid.core.qualification import backend_version
+
 _STYLE: Final = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b}"
     "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #ddd;padding:.3rem .5rem;"
     "text-align:left;vertical-align:top;overflow-wrap:anywhere}th{width:14rem;font-weight:600}"
 )
+
+
+_LEVELS: Final = {"portable": "same bits on machines of one kind", "native": "same bits on one machine"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,8 @@ def _composition(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows += [
         (f"{layer['name']} ({layer['op']})", " + ".join(layer["nodes"])) for layer in layers if layer["fused"]
     ]
+    if "tactics" in facts:
+        rows.append(("Kernels", facts["tactics"]))
     return rows
 
 
@@ -93,22 +100,30 @@ def _precision(recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> list[tupl
 def _hardware(
     recipe: Mapping[str, Any], environment: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
-    device = environment["device"]
-    level = (
-        "same bits on machines of one kind"
-        if recipe["serve_level"] == "portable"
-        else "same bits on one machine"
-    )
+    device, memory = environment["device"], facts["memory"]
+    built_on = f"{device['name']} ({', '.join(device['isa'])})" if device else "a machine without a GPU"
+    level = _LEVELS[recipe["serve_level"]]
+    if recipe["backend"].startswith("tensorrt"):
+        level = "the GPU picks its library kernels when it loads the engine; nobody measured its bits yet"
     buckets = ", ".join(map(str, recipe["buckets"])) or "none: each call runs alone"
     return [
-        ("Target", f"{recipe['target']}, {recipe['backend']} {environment[recipe['backend']]}"),
-        ("Built on", f"{device['name']} ({', '.join(device['isa'])})"),
+        ("Target", f"{recipe['target']}, {recipe['backend']} {backend_version(environment)}"),
+        ("Built on", built_on),
         ("Threads", str(recipe["threads"])),
         ("Batch buckets", buckets),
         ("Serve level", f"{recipe['serve_level']}: {level}"),
-        ("Weights", _size(facts["memory"]["weights_bytes"])),
-        ("Peak memory while built", _size(facts["memory"]["peak_rss_bytes"])),
+        (
+            "Weights",
+            _size(memory["weights_bytes"]) if memory.get("weights_bytes") is not None else "not said",
+        ),
+        *_device_memory(memory),
+        ("Peak memory while built", _size(memory["peak_rss_bytes"])),
     ]
+
+
+def _device_memory(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
+    peak = memory.get("device_peak_bytes")
+    return [] if peak is None else [("Weights and activations on the device", _size(peak))]
 
 
 def _warnings(recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> list[tuple[str, str]]:

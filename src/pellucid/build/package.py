@@ -14,6 +14,7 @@ from pellucid.core.digest import sha256
 from pellucid.core.manifest import folder_name, make_manifest
 from pellucid.core.metadata import make_metadata
 from pellucid.core.provenance import BuildFacts, Material, make_provenance
+from pellucid.core.qualification import backend_version
 from pellucid.core.recipe import encode_recipe
 
 ENGINE_FOLDER: Final = "engine/"
@@ -82,7 +83,7 @@ def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
     title = f"{made.recipe['name']} {made.recipe['version']}"
     parts = label.sections(made.recipe, facts, made.environment, digests, made.meaning)
     files["label.md"], files["label.html"] = label.markdown(title, parts), label.page(title, parts)
-    folder = folder_of(made.recipe, made.environment[made.recipe["backend"]])
+    folder = folder_of(made.recipe, backend_version(made.environment))
     files["manifest.json"] = make_manifest(
         folder=folder, name=made.recipe["name"], version=made.recipe["version"],
         previous=made.recipe["previous"], created=made.finished, backend=made.recipe["backend"],
@@ -103,7 +104,7 @@ def _specs(specs: list[Any]) -> list[dict[str, Any]]:
 
 
 def _metadata(made: Made, facts: Mapping[str, Any], digests: Mapping[str, str]) -> bytes:
-    recipe, cpu = made.recipe, "this backend runs on the CPU"
+    recipe = made.recipe
     values = {
         "build_timestamp": made.finished,
         "input_onnx_hash": digests["source"],
@@ -112,23 +113,33 @@ def _metadata(made: Made, facts: Mapping[str, Any], digests: Mapping[str, str]) 
         "builder_config.max_batch_size": max(recipe["buckets"], default=1),
         "builder_config.dynamic_shapes": bool(recipe["buckets"]),
         "output_engine_hash": digests["engine"],
-        "fused_layers": facts["fused_layers"],
-        "quantized_ops_count": facts["quantized_ops_count"],
-        "peak_memory_usage": facts["memory"]["peak_rss_bytes"],
     }
     reasons = {
-        "tensorrt_image": f"built with {recipe['backend']}, not TensorRT",
         "calibration_dataset_hash": f"{recipe['precision']} needs no calibration",
-        "builder_config.max_workspace_size": f"{recipe['backend']} has no builder workspace",
         "accuracy_metrics.top1_acc": "measured on the device: attestations/, qualification",
         "accuracy_metrics.psnr_db": "measured on the device: attestations/, qualification",
-        "gpu": cpu,
-        "driver": cpu,
     }
-    if made.environment["commit"]:
-        values["commit"] = made.environment["commit"]
-    else:
-        reasons["commit"] = "the recipe's folder is in no git repository that git will read"
+    missing = {item["field"]: item["reason"] for item in made.environment["null_reasons"]}
+    is_tensorrt = recipe["backend"].startswith("tensorrt")
+    image = made.environment["image"] if is_tensorrt else None
+    not_trt = f"built with {recipe['backend']}, not TensorRT"
+    unsaid = "the builder's log does not say"
+    peak = "device_peak_bytes" if is_tensorrt else "peak_rss_bytes"
+    for field, value, reason in (
+        ("peak_memory_usage", facts["memory"].get(peak), unsaid),
+        ("tensorrt_image", image, missing.get("image", not_trt) if is_tensorrt else not_trt),
+        ("builder_config.max_workspace_size", recipe["workspace_bytes"],
+         f"{recipe['backend']} has no builder workspace"),
+        ("fused_layers", facts["fused_layers"], unsaid),
+        ("quantized_ops_count", facts["quantized_ops_count"], unsaid),
+        ("gpu", made.environment["gpu"], missing.get("gpu", "")),
+        ("driver", made.environment["driver"], missing.get("driver", "")),
+        ("commit", made.environment["commit"], missing.get("commit", "")),
+    ):  # fmt: skip
+        if value is None:
+            reasons[field] = reason
+        else:
+            values[field] = value
     return make_metadata(values, reasons)
 
 
@@ -155,4 +166,6 @@ def _provenance(made: Made, engine_path: str, digests: Mapping[str, str]) -> byt
     )
 
 
-_BUILDERS: Final = ("pellucid", "onnxruntime", "onnx", "numpy")
+_BUILDERS: Final = (  # distributions whose versions are the builder's
+    "pellucid", "onnxruntime", "tensorrt_rtx_cu13", "tensorrt_rtx_cu13_libs", "onnx", "numpy",
+)  # fmt: skip

@@ -260,6 +260,19 @@ def _environment(case: _Case) -> Iterator[Finding]:
 # -- devices and audit ----------------------------------------------------------------------------
 
 
+def _target(case: _Case) -> Iterator[Finding]:
+    """An engine for one GPU architecture runs on that one only."""
+    target = case.package.manifest.target
+    if not target.startswith("sm"):
+        return
+    device = (case.node.environment or {}).get("device")
+    got = "no GPU"
+    if isinstance(device, dict):
+        got = f"{device.get('name')} ({device.get('architecture')})"
+    passed = isinstance(device, dict) and device.get("architecture") == target
+    yield Finding("engine.target", passed, f"a GPU of {target}, which the engine was built for", got)
+
+
 def _devices(case: _Case) -> Iterator[Finding]:
     wanted = case.policy.document.devices
     if wanted is None:
@@ -324,4 +337,4 @@ _RULES: Final[tuple[_Rule, ...]] = (
     _signature, _precision, _compile_at_load, _input_validation, _allowed_packages, _rollback, _immutable,
     _approvals, _qualification,
 )  # fmt: skip
-_NODE_RULES: Final[tuple[_Rule, ...]] = (_runtime, _environment, _memory_isolation, _devices, _audit)
+_NODE_RULES: Final[tuple[_Rule, ...]] = (_runtime, _environment, _memory_isolation, _target, _devices, _audit)

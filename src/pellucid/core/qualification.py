@@ -14,8 +14,11 @@ from pellucid.core.trust import TrustedPackage
 
 
 def backend_version(environment: Mapping[str, Any]) -> str:
-    """Version of the backend's library, as the environment reports it under the backend's name."""
-    return str(environment.get(str(environment.get("backend")), ""))
+    """Version of the backend's library, as the environment reports it under the backend's name.
+
+    A hyphen is no character of a key: ``tensorrt-rtx`` reports under ``tensorrt_rtx``.
+    """
+    return str(environment.get(str(environment.get("backend")).replace("-", "_"), ""))
 
 
 _COMPARED: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {

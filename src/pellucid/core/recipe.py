@@ -18,6 +18,7 @@ from pellucid.core.version import parse_version
 from pellucid.errors import FormatError, RecipeError
 
 BUCKET_MAX: Final = 4096  # limit: rows of one batch
+GPU_TARGETS: Final = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")  # what tensorrt-rtx 1.7 builds for
 BUCKETS_MAX: Final = 16  # limit: each bucket is measured at qualification
 THREADS_MAX: Final = 256  # limit: more than any machine this was measured on
 _MISSING: Final = object()
@@ -38,6 +39,7 @@ class Recipe:
         validation: ``{data, labels, slices}`` or ``None``; golden: ``{inputs, count, seed}``.
         gate: Limits of the accuracy report; decimals as text, ``None`` where nothing is asked.
         reasons: ``{choice, reason, reviewer}`` for each risky choice.
+        licence_ack: The author read the terms of NVIDIA's library; ``None`` where it is not used.
         said: Keys the author wrote, dotted.
     """
 
@@ -61,6 +63,7 @@ class Recipe:
     gate: dict[str, Any]
     reasons: tuple[dict[str, str], ...]
     workspace_bytes: int | None
+    licence_ack: bool | None
     limits: dict[str, Any]
     strict: bool
     said: frozenset[str]
@@ -205,8 +208,8 @@ _TABLE: Final[dict[str, tuple[Any, Check]]] = {
     "name": (_MISSING, _text(r"[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?", "a name of [a-z0-9_.-]")),
     "version": (_MISSING, _version),
     "previous": (None, _optional(_version)),
-    "backend": (_MISSING, _one_of("onnxruntime", later=("tensorrt", "tensorrt-rtx"))),
-    "target": (_MISSING, _one_of("cpu", later=("cuda",))),
+    "backend": (_MISSING, _one_of("onnxruntime", "tensorrt-rtx", later=("tensorrt",))),
+    "target": (_MISSING, _one_of("cpu", *GPU_TARGETS, later=("cuda",))),
     "model": (_MISSING, _path),
     "meaning": (None, _optional(_path)),
     "precision": ("fp32", _one_of("fp32", later=("fp16", "bf16", "int8", "fp8", "int4"))),
@@ -222,10 +225,17 @@ _TABLE: Final[dict[str, tuple[Any, Check]]] = {
     "gate": ({}, _mapping(_GATE)),
     "reasons": ([], _listed(_mapping(_REASON), 32)),
     "workspace_bytes": (None, _optional(_integer(1, 2**45))),
+    "licence_ack": (None, _optional(_flag)),
     "limits": ({}, _mapping(_LIMITS)),
     "strict": (False, _flag),
 }
-RISKY: Final[dict[str, Any]] = {"serve_level": "native", "commitment": "plain", "nonfinite": "allow"}
+_ONLY: Final = {"licence_ack": "tensorrt-rtx"}  # key -> the one backend it is said and kept for
+_DEFAULTS: Final[dict[str, dict[str, Any]]] = {  # where another backend's default would be no choice
+    "tensorrt-rtx": {"serve_level": "native", "workspace_bytes": 2**32},
+}
+RISKY: Final[dict[str, Any]] = {
+    "serve_level": "native", "commitment": "plain", "nonfinite": "allow", "tf32": True,
+}  # fmt: skip
 
 
 def _fill(where: str, given: dict[str, Any], table: Mapping[str, tuple[Any, Check]]) -> dict[str, Any]:
@@ -257,7 +267,8 @@ def parse_recipe(raw: bytes) -> Recipe:
         raise RecipeError(error.message, hint=error.hint) from error
     if type(given) is not dict:
         raise RecipeError(f"recipe: expected a mapping, got {type(given).__name__}")
-    values = _fill("", given, _TABLE)
+    defaults = _DEFAULTS.get(given["backend"], {}) if type(given.get("backend")) is str else {}
+    values = _fill("", defaults | given, _TABLE)
     said = frozenset(_said(given))
     if values["strict"]:
         _verify_all_said(said, values)
@@ -275,7 +286,7 @@ def _said(given: Mapping[str, Any]) -> list[str]:
 
 
 def _verify_all_said(said: frozenset[str], values: Mapping[str, Any]) -> None:
-    wanted = set(_TABLE)
+    wanted = {key for key in _TABLE if _ONLY.get(key, values["backend"]) == values["backend"]}
     for key, table in (
         ("validation", _VALIDATION),
         ("golden", _GOLDEN),
@@ -293,13 +304,8 @@ def _verify_all_said(said: frozenset[str], values: Mapping[str, Any]) -> None:
 
 
 def _verify_choices(values: Mapping[str, Any]) -> None:
-    if values["tf32"]:
-        raise RecipeError("recipe: tf32: expected false on a CPU, got true", hint="TF32 exists on GPUs only")
-    if values["workspace_bytes"] is not None:
-        raise RecipeError(
-            "recipe: workspace_bytes: expected null for onnxruntime, got a size",
-            hint="this backend has no builder workspace",
-        )
+    is_gpu = values["backend"] == "tensorrt-rtx"
+    (_verify_tensorrt if is_gpu else _verify_onnxruntime)(values)
     pinned = values["pinned_bucket"]
     if pinned is not None and pinned not in values["buckets"]:
         raise _refuse("pinned_bucket", f"one of the buckets {values['buckets']}", pinned)
@@ -308,20 +314,59 @@ def _verify_choices(values: Mapping[str, Any]) -> None:
             raise _refuse("reasons.choice", "a key of the recipe", reason["choice"])
     explained = {reason["choice"] for reason in values["reasons"]}
     for key, risky in RISKY.items():
-        if values[key] == risky and key not in explained:
+        is_only_way = key == "serve_level" and is_gpu
+        if values[key] == risky and key not in explained and not is_only_way:
             raise RecipeError(
                 f"recipe: {key}: {risky!r} is a risky choice: expected a reason and a reviewer, got none",
                 hint=f"reasons: [{{choice: {key}, reason: why, reviewer: who}}]",
             )
 
 
+def _verify_onnxruntime(values: Mapping[str, Any]) -> None:
+    if values["target"] != "cpu":
+        raise _refuse(
+            "target", "cpu for onnxruntime", values["target"], "backend: tensorrt-rtx builds for GPUs"
+        )
+    if values["tf32"]:
+        raise RecipeError("recipe: tf32: expected false on a CPU, got true", hint="TF32 exists on GPUs only")
+    if values["workspace_bytes"] is not None:
+        raise RecipeError(
+            "recipe: workspace_bytes: expected null for onnxruntime, got a size",
+            hint="this backend has no builder workspace",
+        )
+    if values["licence_ack"] is not None:
+        raise _refuse("licence_ack", "null for onnxruntime", values["licence_ack"])
+
+
+def _verify_tensorrt(values: Mapping[str, Any]) -> None:
+    if values["licence_ack"] is not True:
+        raise RecipeError(
+            f"recipe: licence_ack: expected true for tensorrt-rtx, got {str(values['licence_ack']).lower()}",
+            hint="read NVIDIA's terms first (LICENSE.txt of the tensorrt_rtx wheel), above all on hosted "
+            "services and on medical, avionics and other life-critical use; then say licence_ack: true",
+        )
+    if values["target"] not in GPU_TARGETS:
+        raise _refuse("target", f"one of {', '.join(GPU_TARGETS)} for tensorrt-rtx", values["target"])
+    if values["workspace_bytes"] is None:
+        raise _refuse("workspace_bytes", "a size in bytes for tensorrt-rtx", None)
+    if values["serve_level"] != "native":
+        raise _refuse(
+            "serve_level", "native for tensorrt-rtx", values["serve_level"],
+            "the GPU picks its library kernels when it loads the engine",
+        )  # fmt: skip
+    if values["threads"] != 1:
+        raise _refuse(
+            "threads", "1 for tensorrt-rtx", values["threads"], "a GPU engine runs on no CPU threads"
+        )
+
+
 def effective(recipe: Recipe) -> dict[str, Any]:
     """Everything the recipe says, defaults written out; values of the canonical profile."""
     values = {f.name: getattr(recipe, f.name) for f in fields(recipe) if f.name != "said"}
     values["buckets"], values["reasons"] = list(recipe.buckets), [dict(r) for r in recipe.reasons]
-    return values
+    return {key: v for key, v in values.items() if _ONLY.get(key, recipe.backend) == recipe.backend}
 
 
 def encode_recipe(values: Mapping[str, Any]) -> bytes:
     """YAML of an effective recipe; ``parse_recipe`` reads the same values back."""
-    return strict_yaml.dump({key: values[key] for key in _TABLE})
+    return strict_yaml.dump({key: values[key] for key in _TABLE if key in values or key not in _ONLY})

@@ -1,0 +1,131 @@
+"""What the build did, as far as its log says: layers and nodes both ways, memory, phases, warnings.
+
+The log is read by ``core.tensorrt_log``, which states nothing when a name could imitate a line.
+Source: spec/tensorrt-facts.md; spec/package.md, section 10.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+import onnx
+
+from pellucid.core.tensorrt_layers import Layer, LayerTensor
+from pellucid.core.tensorrt_log import LogFacts, Said, parse_log
+from pellucid.errors import BuildError
+from pellucid.ports import LogLine
+
+DEFERRED: Final = "deferred to run time: the GPU picks its library kernels when it loads the engine"
+_MEMORY: Final = {  # our name -> the log's line
+    "weights_bytes": "Total Weights Memory",
+    "activations_bytes": "Total Activation Memory",
+    "scratch_bytes": "Max Scratch Memory",
+    "host_persistent_bytes": "Total Host Persistent Memory",
+    "device_persistent_bytes": "Total Device Persistent Memory",
+}
+_DATATYPES: Final = {
+    "Float": "FP32", "Half": "FP16", "BFloat16": "BF16", "Int8": "INT8", "UInt8": "UINT8", "Int32": "INT32",
+    "Int64": "INT64", "Bool": "BOOL", "Int4": "INT4",
+}  # fmt: skip
+
+
+def read_facts(lines: Sequence[LogLine], model: onnx.ModelProto) -> dict[str, Any]:
+    """Facts of a build that gave an engine; canonical profile.
+
+    Raises:
+        ParseError: The log cannot be believed: unsafe names, or a dump outside the grammar.
+        BuildError: No Layers dump at all.
+    """
+    nodes = model.graph.node
+    found = parse_log(lines, [node.name for node in nodes])
+    if found.layers is None:
+        raise BuildError(
+            "build log: expected the builder's list of layers, got none",
+            hint="this version of the library prints another log: facts would be guesses",
+        )
+    eliminated = set(found.eliminated or ())
+    return {
+        "layers": [_layer(layer) for layer in found.kernels],
+        "other_layers": len(found.layers) - len(found.kernels),
+        "nodes": [_node(node, found, eliminated) for node in nodes],
+        "fused_layers": len(found.fused),
+        "eliminated": list(found.eliminated or ()),
+        "unmapped_layers": [layer.name for layer in found.kernels if not layer.onnx_layers],
+        "strangers": list(found.strangers),
+        "quantized_ops_count": len(found.quantized),
+        "reformats_count": len(found.reformats),
+        "fingerprint": f"sha256:{found.layer_fingerprint}",
+        "tactics": DEFERRED,
+        "memory": {name: found.memory_bytes(line) for name, line in _MEMORY.items()}
+        | {
+            "device_peak_bytes": found.device_peak_bytes,
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        },
+        **_said(found.said),
+    }
+
+
+def _layer(layer: Layer) -> dict[str, Any]:
+    return {
+        "name": layer.name,
+        "op": layer.type,
+        "nodes": list(dict.fromkeys(layer.onnx_layers)),
+        "mapped": bool(layer.onnx_layers),
+        "fused": layer.is_fused,
+        "quantized": layer.is_quantized,
+        "reformat": layer.is_reformat,
+        "precision": _datatype(layer.precision),
+        "tactic": layer.tactic,
+        "inputs": [_tensor(tensor) for tensor in layer.inputs],
+        "constants": [_tensor(tensor) for tensor in layer.constants],
+        "outputs": [_tensor(tensor) for tensor in layer.outputs],
+    }
+
+
+def _tensor(tensor: LayerTensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "datatype": _datatype(tensor.datatype or None),
+        "shape": list(tensor.dimensions),
+        "format": tensor.format.strip(),
+    }
+
+
+def _datatype(word: str | None) -> str | None:
+    return None if word is None else _DATATYPES.get(word, word)
+
+
+def _node(node: onnx.NodeProto, found: LogFacts, eliminated: set[str]) -> dict[str, Any]:
+    assert found.layers is not None
+    owners = [found.layers[position] for position in found.layers_of.get(node.name, ())]
+    return {
+        "name": node.name,
+        "op": node.op_type,
+        "domain": node.domain,
+        "layers": [layer.name for layer in owners if layer.is_kernel],
+        "fate": "named by no layer" if node.name in eliminated else "computed",
+    }
+
+
+def _said(said: Said) -> dict[str, Any]:
+    warnings = Counter(issue.kind for issue in said.warnings)
+    return {
+        "builder_phases": [
+            {
+                "phase": name.removesuffix(":").removesuffix(" time").removesuffix(" completed in"),
+                "ns": int(Decimal(s) * 10**9),
+            }
+            for name, s in said.phases
+        ],
+        "placements": [],
+        "warnings": [{"kind": kind, "count": n} for kind, n in sorted(warnings.items())],
+        "log": {
+            "messages": said.messages,
+            "unknown": said.unknown,
+            "kinds": [{"kind": kind, "count": n} for kind, n in sorted(said.kinds.items())],
+        },
+    }

@@ -1,0 +1,92 @@
+"""What the library would change without a word: types of the model against types of the network."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import onnx
+import tensorrt_rtx as trt
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from pellucid.core.tensor import TensorSpec
+from pellucid.errors import ParseError, PrecisionError
+
+_TYPES: Final = {
+    "BOOL": "BOOL", "UINT8": "UINT8", "INT8": "INT8", "INT32": "INT32", "INT64": "INT64", "HALF": "FP16",
+    "BF16": "BF16", "FLOAT": "FP32",
+}  # fmt: skip
+_ONNX: Final = {
+    "BOOL": "BOOL", "UINT8": "UINT8", "INT8": "INT8", "INT32": "INT32", "INT64": "INT64", "FLOAT16": "FP16",
+    "BFLOAT16": "BF16", "FLOAT": "FP32", "DOUBLE": "FP64",
+}  # fmt: skip
+_DOUBLE: Final = onnx.TensorProto.DOUBLE
+
+
+def read(model: bytes) -> onnx.ModelProto:
+    """Graph of ONNX bytes; the library itself takes an empty file for a model.
+
+    Raises:
+        ParseError: Empty, or not ONNX.
+    """
+    if not model:
+        raise ParseError("model: expected ONNX, got an empty file")
+    try:
+        return onnx.load_model_from_string(model)
+    except DecodeError as error:
+        raise ParseError(f"model: expected ONNX, got {error!s:.200}") from error
+
+
+def verify_no_double(model: onnx.ModelProto) -> None:
+    """Refuse FP64, which the library turns into FP32 silently.
+
+    Raises:
+        PrecisionError: Names the first tensors.
+    """
+    graph = model.graph
+    names = [t.name for t in graph.initializer if t.data_type == _DOUBLE]
+    names += [
+        v.name
+        for v in [*graph.input, *graph.output, *graph.value_info]
+        if v.type.tensor_type.elem_type == _DOUBLE
+    ]
+    for node in graph.node:
+        for a in node.attribute:
+            casts = node.op_type == "Cast" and a.name == "to" and a.i == _DOUBLE
+            if casts or (a.HasField("t") and a.t.data_type == _DOUBLE):
+                names.append(node.name or node.op_type)
+    if names:
+        raise PrecisionError(
+            f"model: expected no FP64, got it in {len(names)}: {', '.join(names[:5])}",
+            hint="tensorrt-rtx computes FP64 as FP32 without a word: export the model in FP32",
+        )
+
+
+def interface(model: onnx.ModelProto, network: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs of the network, in the model's order and of the model's types.
+
+    Raises:
+        PrecisionError: The library took another type than the model says.
+        ParseError: It took other tensors.
+    """
+    constants = {t.name for t in model.graph.initializer}
+    given = [v for v in model.graph.input if v.name not in constants]
+    return (
+        _specs(given, [network.get_input(i) for i in range(network.num_inputs)], "inputs"),
+        _specs(model.graph.output, [network.get_output(i) for i in range(network.num_outputs)], "outputs"),
+    )
+
+
+def _specs(values: Any, tensors: list[Any], kind: str) -> tuple[TensorSpec, ...]:
+    names, by_name = [v.name for v in values], {t.name: t for t in tensors}
+    if sorted(names) != sorted(by_name):
+        raise ParseError(f"{kind}: expected {names!s:.200} as the model has them, got {list(by_name)!s:.200}")
+    specs = []
+    for value in values:
+        tensor = by_name[value.name]
+        number = value.type.tensor_type.elem_type
+        expected = _ONNX.get(onnx.TensorProto.DataType.Name(number), "another type")
+        got = _TYPES.get(trt.DataType(tensor.dtype).name, "another type")
+        if got != expected:
+            raise PrecisionError(f"{kind}: {value.name!r:.80}: expected {expected}, got {got}")
+        specs.append(TensorSpec(value.name, got, tuple(int(d) for d in tensor.shape)))
+    return tuple(specs)

@@ -1,0 +1,111 @@
+"""The builder's messages: every one goes to the build log, and a log that fails fails the build.
+
+The library prints and swallows an exception that a logger raises, so it is kept here and raised
+by ``verify``. Some warnings mean that the engine computes something else than the model says:
+they fail the build.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import tensorrt_rtx as trt
+
+from pellucid.core.tensorrt_messages import fatal_kind, issue_kind
+from pellucid.errors import BuildError, PrecisionError
+from pellucid.ports import BuildLog, LogLine
+
+_SEVERITIES: Final = {0: "FATAL", 1: "ERROR", 2: "WARNING", 3: "INFO", 4: "VERBOSE"}
+_HINTS: Final = (
+    ("FP32 GEMM is not supported",
+     "sm75 has no FP32 matrix kernels: build for target sm80 or later, or export the model in FP16"),
+    ("within workspace limit",
+     "raise workspace_bytes in the recipe: no kernel fits into it"),
+    ("Plugin not found",
+     "this builder has no such operator: replace it at export, or build with onnxruntime"),
+    ("plugin registry",
+     "this builder has no such operator: replace it at export, or build with onnxruntime"),
+    ("UNSUPPORTED_NODE",
+     "this builder has no such operator: replace it at export, or build with onnxruntime"),
+    ("Pre-opset 7 broadcasting",
+     "export the model at opset 17"),
+    ("shiftIsAllZeros",
+     "quantise symmetrically: ActivationSymmetric=True, WeightSymmetric=True, type QInt8"),
+    ("has type Int32 but must have type FP8",
+     "quantise with QuantizeBias=False: the bias stays FP32"),
+    ("tScope.getType() != ScopeType::kUNDEFINED",
+     "fold the If node away at export: constant conditions and fixed shapes"),
+    ("Failed to open file",
+     "embed the weights: onnx.save(onnx.load(path), path, save_as_external_data=False)"),
+    ("no optimization profile has been defined",
+     "name the batch sizes in the recipe: buckets"),
+    ("contradictory IOptimizationProfile",
+     "give each variable axis a name of its own at export"),
+    ("is missing dimensions in profile",
+     "every input needs the batch axis first"),
+    ("Dimension mismatch for tensor input and profile",
+     "fix every axis but the batch at export"),
+    ("MODEL_DESERIALIZE_FAILED",
+     "the file is no ONNX, or cut short: export it again"),
+)  # fmt: skip
+_ERRORS_MAX: Final = 4  # limit: messages quoted in one error
+
+
+class Logger(trt.ILogger):  # type: ignore[misc]
+    """Hands every message on and keeps what decides the build."""
+
+    def __init__(self, sink: BuildLog) -> None:
+        trt.ILogger.__init__(self)
+        self._sink = sink
+        self._failure: BaseException | None = None
+        self._fatal: list[str] = []
+        self.errors: list[str] = []
+        self.lines: list[LogLine] = []
+
+    def log(self, severity: Any, message: str) -> None:
+        # whatever is raised here would be printed and swallowed by the library
+        try:
+            line = LogLine(_SEVERITIES[int(severity)], time.time_ns(), message, "tensorrt-rtx")
+            self.lines.append(line)
+            if line.severity in ("FATAL", "ERROR") and issue_kind(message) != "noise":
+                self.errors.append(message)
+            if fatal_kind(message) is not None:
+                self._fatal.append(message)
+            self._sink(line)
+        except BaseException as error:
+            self._failure = self._failure or error
+
+    def verify(self) -> None:
+        """Fail when a message was lost, or when one says that the engine is not the model.
+
+        Raises:
+            BuildError: The log's writer raised.
+            PrecisionError: The builder took another type than the model has.
+        """
+        if self._failure is not None:
+            raise BuildError(
+                f"build log: expected every message to be kept, got {type(self._failure).__name__}: "
+                f"{self._failure!s:.200}",
+                hint="a build whose log is not whole is not kept",
+            ) from self._failure
+        if self._fatal:
+            raise PrecisionError(
+                f"tensorrt-rtx: expected the types of the model, got {len(self._fatal)} replaced by INT8: "
+                f"{_one_line(self._fatal[0])}",
+                hint="quantise to symmetric INT8 (type QInt8, zero point 0 of type int8)",
+            )
+
+    def reason(self) -> tuple[str, str]:
+        """The builder's own errors in one line, and what to change where that is known."""
+        words = "; ".join(_one_line(text) for text in self.errors[:_ERRORS_MAX]) or "no word of why"
+        return words, hint_for("\n".join(self.errors))
+
+
+def hint_for(words: str) -> str:
+    """What to change, where these words of the library are known; else ``""``."""
+    return next((hint for text, hint in _HINTS if text in words), "")
+
+
+def _one_line(text: str) -> str:
+    return f"{' '.join(text.split()):.400}"
