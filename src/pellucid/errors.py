@@ -131,6 +131,12 @@ class BuilderCrashedError(BuildError):
     code = "builder_crashed"
 
 
+class BuildCancelledError(BuildError):
+    """Somebody asked for the end of a build: nothing is wrong with the model."""
+
+    code = "build_cancelled"
+
+
 class ReplayMismatchError(PellucidError):
     code, exit_code = "replay_mismatch", 6
 

@@ -91,6 +91,27 @@ BuildLog = Callable[[LogLine], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """How far a builder is inside one of its own phases.
+
+    Attributes:
+        done: Steps that ended; of: how many the builder announced.
+    """
+
+    phase: str
+    done: int
+    of: int
+
+
+BuildProgress = Callable[[Step], bool]  # ``False``: stop at the next chance, as ``BuildCancelledError``
+
+
+def unwatched(_step: Step) -> bool:
+    """Progress that nobody looks at."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
 class Built:
     """What a backend made of a model.
 
@@ -138,7 +159,12 @@ class Backend(Protocol):
 
     name: str
 
-    def build(self, recipe: Mapping[str, Any], model: bytes, log: BuildLog) -> Built: ...
+    def build(
+        self, recipe: Mapping[str, Any], model: bytes, log: BuildLog, progress: BuildProgress = unwatched
+    ) -> Built:
+        """``progress`` is told of steps where the builder has any, and may stop it."""
+        ...
+
     def open(self, engine: bytes, recipe: Mapping[str, Any]) -> Session:
         """``recipe`` is the package's effective recipe (threads, serve level, ...)."""
         ...

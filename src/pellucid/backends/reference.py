@@ -13,7 +13,7 @@ from pellucid.backends.onnxruntime.adapter import open_at
 from pellucid.backends.onnxruntime.device import environment
 from pellucid.backends.onnxruntime.session import OrtSession
 from pellucid.errors import UsageError
-from pellucid.ports import BuildLog, Built
+from pellucid.ports import BuildLog, BuildProgress, Built, unwatched
 
 
 class ReferenceBackend:
@@ -21,7 +21,9 @@ class ReferenceBackend:
 
     name = "reference"
 
-    def build(self, recipe: Mapping[str, Any], model: bytes, log: BuildLog) -> Built:
+    def build(
+        self, recipe: Mapping[str, Any], model: bytes, log: BuildLog, progress: BuildProgress = unwatched
+    ) -> Built:
         raise UsageError(
             "backend 'reference': expected a backend that builds, got the accuracy reference",
             hint="backend: onnxruntime",

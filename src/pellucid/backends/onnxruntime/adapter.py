@@ -22,7 +22,7 @@ from pellucid.backends.onnxruntime.session import REFUSALS, OrtSession, spec_of
 from pellucid.core.digest import sha256
 from pellucid.core.facts import map_layers
 from pellucid.errors import BuildError, ParseError
-from pellucid.ports import BuildLog, Built
+from pellucid.ports import BuildLog, BuildProgress, Built, unwatched
 
 ENGINE_NAME: Final = "model.onnx"
 _WARNING: Final = 2
@@ -33,7 +33,9 @@ class OnnxRuntimeBackend:
 
     name = "onnxruntime"
 
-    def build(self, recipe: Mapping[str, Any], model: bytes, log: BuildLog) -> Built:
+    def build(
+        self, recipe: Mapping[str, Any], model: bytes, log: BuildLog, progress: BuildProgress = unwatched
+    ) -> Built:
         """Optimise the graph and save it; every message of the library goes to ``log``.
 
         Raises:
