@@ -79,7 +79,7 @@ def test_refusals_say_what_to_do(site: Path, tmp_path: Path) -> None:
     half = write_recipe(tmp_path / "half", "credit_like", precision="fp16")
     done = pellucid("build", half, "--site", site)
     assert done.returncode == 2
-    assert "not built by this version" in done.stderr
+    assert "risky choice" in done.stderr
     broken = write_recipe(tmp_path / "broken", b"no onnx", name="broken")
     done = pellucid("build", broken, "--site", site)
     assert done.returncode == 5

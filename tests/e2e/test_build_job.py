@@ -100,11 +100,11 @@ def test_the_log_is_whole(package: Any) -> None:
     lines = [json.loads(line) for line in package[1]["build.log.jsonl"].splitlines()]
     facts = canonical.decode(package[1]["facts.json"])
     ours = [line for line in lines if line["location"] == "pellucid.build.worker"]
-    assert [line["message"] for line in ours][:3] == ["phase load", "phase preflight", "phase build"]
+    assert [line["message"] for line in ours][:3] == ["phase prepare", "phase precision", "phase end"]
     assert len(lines) - len(ours) == facts["log"]["messages"] > 100
     assert {line["severity"] for line in lines} >= {"VERBOSE", "INFO"}
     assert all(set(line) == {"severity", "time", "message", "location"} for line in lines)
-    assert set(facts["phases_ns"]) == {"optimise", "reload", "load", "preflight", "build", "write"}
+    assert set(facts["phases_ns"]) == {"optimise", "reload", "prepare", "precision", "load", "build", "write"}
 
 
 def test_the_environment_says_what_ran_and_how_it_was_shut_in(package: Any) -> None:

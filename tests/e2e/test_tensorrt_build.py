@@ -26,6 +26,7 @@ from pellucid.backends.tensorrt.device import find_gpu  # noqa: E402
 
 pytestmark = pytest.mark.e2e
 RTX: dict[str, Any] = {"backend": "tensorrt-rtx", "target": "sm89", "licence_ack": True}
+SMALL = {"choice": "workspace_bytes", "reason": "to see it fail", "reviewer": "a test"}
 TAG = "tensorrt-rtx" + ".".join(trt.__version__.split(".")[:2])
 no_gpu = pytest.mark.skipif(find_gpu()[0] is not None, reason="NOT RUN no-gpu: this machine has a GPU")
 
@@ -128,7 +129,12 @@ def test_it_verifies_and_nothing_here_runs_it(site: Site, archive: Path) -> None
     ("model", "changes", "kind", "said"),
     [
         ("digits_like", {"target": "sm75"}, BuildError, "build for target sm80 or later"),
-        ("digits_like", {"workspace_bytes": 2**20}, BuildError, "raise workspace_bytes in the recipe"),
+        (
+            "digits_like",
+            {"workspace_bytes": 2**20, "reasons": [SMALL]},
+            BuildError,
+            "raise workspace_bytes in the recipe",
+        ),
         ("dynamically_quantised", {}, ParseError, "replace it at export"),
         (b"", {}, ParseError, "empty file"),
         (digits_like()[:2000], {}, ParseError, "expected ONNX"),

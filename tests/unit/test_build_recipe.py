@@ -46,8 +46,8 @@ def test_strict_refuses_anything_unsaid_and_takes_the_effective_recipe() -> None
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"precision": "fp16"}, "not built by this version"),
-        ({"backend": "tensorrt"}, "not built by this version"),
+        ({"precision": "fp8"}, "not built by this version"),
+        ({"backend": "openvino"}, "expected onnxruntime or tensorrt-rtx"),
         ({"target": "cuda"}, "not built by this version"),
         ({"tf32": True}, "tf32"),
         ({"workspace_bytes": 1024}, "workspace"),
@@ -71,6 +71,13 @@ def test_strict_refuses_anything_unsaid_and_takes_the_effective_recipe() -> None
         ({"reasons": [{"choice": "nothing", **REASON}]}, r"reasons\.choice"),
         ({"threads": 0}, "threads"),
         ({"name": "A B"}, "name"),
+        ({"precision": "fp16"}, "precision: 'fp16' is a risky choice"),
+        ({"precision": "bf16"}, "its CPU kernels|got 'bf16'"),
+        ({"precision": "int8"}, "calibration: expected a calibration set for int8"),
+        ({"calibration": {"data": "c.npz"}}, "calibration: expected null for fp32"),
+        ({"profiles": [{"name": "p", "inputs": {}}]}, "profiles: expected none for onnxruntime"),
+        ({"shapes": {"x": [0, -2]}}, "shapes"),
+        ({"canonical": {"opset": 6}}, r"canonical\.opset"),
     ],
 )
 def test_what_cannot_be_promised_is_refused(changes: dict[str, object], words: str) -> None:
@@ -109,7 +116,8 @@ def test_a_strict_recipe_for_a_gpu_says_everything() -> None:
         ({"licence_ack": None}, "licence_ack: expected true for tensorrt-rtx, got none"),
         ({"licence_ack": False}, "licence_ack: expected true for tensorrt-rtx, got false"),
         ({"target": "cpu"}, "target: expected one of sm75"),
-        ({"target": "sm90"}, "target: expected cpu or sm75"),
+        ({"target": "sm90"}, "target: expected one of sm75"),
+        ({"target": "sm900"}, "target: expected cpu or sm75"),
         ({"serve_level": "portable"}, "serve_level: expected native"),
         ({"threads": 2}, "threads: expected 1"),
         ({"workspace_bytes": None}, "workspace_bytes: expected a size"),
@@ -128,6 +136,50 @@ def test_the_licence_hint_names_what_to_read() -> None:
         parse(**RTX | {"licence_ack": None})
     assert "hosted" in error.value.hint
     assert "life-critical" in error.value.hint
+
+
+def test_a_profile_is_ordered_named_once_and_answered_for() -> None:
+    shapes = {"min": [1, 4], "opt": [2, 4], "max": [8, 4]}
+    profile = {"name": "day", "inputs": {"x": shapes}}
+    reasons = [{"choice": "profiles", **REASON}]
+    assert effective(parse(**RTX, profiles=[profile], reasons=reasons))["profiles"] == [profile]
+    for changes, words in (
+        ({"profiles": [profile]}, "profiles: .'day'. is a risky choice"),
+        ({"profiles": [profile, dict(profile, inputs={})], "reasons": reasons}, "each name once"),
+        (
+            {"profiles": [profile | {"inputs": {"x": shapes | {"min": [3, 4]}}}]},
+            "axis 0: expected min <= opt",
+        ),
+        ({"profiles": [profile | {"inputs": {"x": shapes | {"min": [1]}}}]}, "of one rank"),
+        ({"workspace_bytes": 2**20}, "workspace_bytes: 1048576 is a risky choice"),
+    ):
+        with pytest.raises(RecipeError, match=words):
+            parse(**RTX | changes)
+
+
+def test_what_tensorrt_defaults_to_inside_a_section_stays_when_another_key_is_said() -> None:
+    assert effective(parse(**RTX, canonical={"fold": False}))["canonical"] == {"opset": 17, "fold": False}
+    assert effective(parse())["canonical"] == {"opset": None, "fold": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"select": {"rule": "random"}}, "select.count"),
+        ({"select": {"rule": "all", "count": 5}}, "select.count"),
+        ({"select": {"rule": "stratified", "count": 5}}, "select.slice"),
+        ({"select": {"rule": "first", "count": 5, "slice": "day"}}, "select.slice"),
+        ({"select": {"rule": "stratified", "count": 5, "slice": "day"}}, "select.slice"),
+        ({"operators": []}, "at least one operator"),
+        ({"method": "guess"}, "minmax or entropy or percentile"),
+    ],
+)
+def test_a_calibration_says_what_it_means(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        parse(
+            precision="int8", calibration={"data": "c.npz"} | changes,
+            reasons=[{"choice": "precision", **REASON}],
+        )  # fmt: skip
 
 
 def test_tf32_stands_with_its_reason() -> None:

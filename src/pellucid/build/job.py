@@ -9,36 +9,32 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from pellucid.build import environment, golden, worker
-from pellucid.build.child import Ended, run_child
 from pellucid.build.meaning import read_meaning
 from pellucid.build.package import Made, assemble
-from pellucid.core.digest import sha256, verify_digest
+from pellucid.build.stages import Progress, Staged, Stages
+from pellucid.core.digest import sha256
 from pellucid.core.model_signing import file_digests, root_digest
 from pellucid.core.recipe import Recipe, effective, parse_recipe
 from pellucid.core.tensor import Tensor, TensorSpec
 from pellucid.core.times import format_time
 from pellucid.errors import (
-    BuilderCrashedError,
     BuildError,
+    GateError,
     NotFoundError,
     PellucidError,
     RecipeError,
     UsageError,
-    by_code,
 )
 from pellucid.ports import Clock, EventRecorder, Isolated
 
-Progress = Callable[[str], None]
+_FINDINGS_MAX: Final = 5  # limit: findings quoted in one error
 FAILED: Final = "failed"
 
 
@@ -79,43 +75,38 @@ class Job:
     entry: str = worker.ENTRY
 
 
-@dataclass(frozen=True, slots=True)
-class _Worked:
-    """What the worker left, read before its folder goes."""
-
-    ended: Ended
-    log: bytes
-    result: dict[str, Any] | None
-    engine: bytes
-    compiled: bytes
-
-
 def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
     """Build a recipe's engine into a package folder.
 
     Raises:
         RecipeError, NotFoundError: The recipe or a file it names does not hold; nothing was built.
-        ParseError, BuildError: The builder refused; its log is kept.
-        BuilderCrashedError: The worker died, by signal or by time; its log is kept.
+        ParseError, PrecisionError, BuildError: The model or the builder refused; its log is kept.
+        GateError: The graph lost more than the recipe's gate allows.
+        BuilderCrashedError: A worker died, by signal or by time; its log is kept.
         UsageError: This version exists already.
     """
     folder = recipe_path.resolve().parent
-    written = _read(recipe_path, "recipe")
+    written = read_input(recipe_path, "recipe")
     recipe = parse_recipe(written)
     inputs = _inputs(recipe, folder) | {"recipe": written}
     meaning = read_meaning(inputs["meaning"], folder) if "meaning" in inputs else {}
     started = job.clock.now_ns()
-    worked = _work(effective(recipe), inputs["source"], job)
+    stages = Stages(effective(recipe), job.progress, job.entry)
     try:
-        made = _collect(recipe, meaning, inputs, worked, started, folder, job)
+        made = _make(recipe, meaning, inputs, stages, started, folder, job)
         name, files = assemble(made)
         target = _write(job.out, name, files)
     except PellucidError as error:
-        raise _failed(error, recipe, written, worked, started, job) from error
+        raise _failed(error, recipe, written, stages, started, job) from error
     return _record(recipe, written, target, files, made, job)
 
 
-def _read(path: Path, subject: str) -> bytes:
+def read_input(path: Path, subject: str) -> bytes:
+    """Bytes of a file that somebody named.
+
+    Raises:
+        NotFoundError: It is not there.
+    """
     try:
         return path.read_bytes()
     except OSError as error:
@@ -125,66 +116,80 @@ def _read(path: Path, subject: str) -> bytes:
 def _inputs(recipe: Recipe, folder: Path) -> dict[str, bytes]:
     """Files the recipe names, by role."""
     named = {"source": recipe.model, "meaning": recipe.meaning, "golden": recipe.golden["inputs"]}
-    if recipe.validation:
-        named["validation"] = recipe.validation["data"]
-    return {role: _read(folder / path, role) for role, path in named.items() if path is not None}
+    for role in ("validation", "reference", "calibration"):
+        section = getattr(recipe, role)
+        named[role] = section["data"] if section else None
+    named["artefact"] = recipe.calibration["artefact"] if recipe.calibration else None
+    return {role: read_input(folder / path, role) for role, path in named.items() if path is not None}
 
 
-def _work(recipe: dict[str, Any], model: bytes, job: Job) -> _Worked:
-    with tempfile.TemporaryDirectory(prefix="pellucid-build-") as scratch:
-        folder = Path(scratch) / "out"
-        folder.mkdir()
-        request = {"recipe": recipe, "model": model, "folder": str(folder)}
-        ended = run_child(
-            job.entry, request, Path(scratch), timeout_s=recipe["limits"]["timeout_s"],
-            on_frame=lambda frame: job.progress(str(frame.get("phase"))),
-        )  # fmt: skip
-        parts = {name: _part(folder / name) for name in (worker.RESULT, worker.LOG, "engine", "compiled")}
-    raw = parts[worker.RESULT]
-    result = msgspec.msgpack.decode(raw) if raw and ended.code == 0 else None
-    return _Worked(ended, parts[worker.LOG], result, parts["engine"], parts["compiled"])
-
-
-def _part(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
-
-
-def _verify_result(worked: _Worked) -> dict[str, Any]:
-    result = worked.result
-    if result is None:
-        hint = "killed from outside: often the machine ran out of memory" if worked.ended.code == -9 else ""
-        if worked.ended.timed_out:
-            hint = "raise limits.timeout_s in the recipe"
-        raise BuilderCrashedError(f"build worker: expected an engine, got {worked.ended.reason}", hint=hint)
-    if "error" in result:
-        error = result["error"]
-        raise by_code(error["code"], BuildError)(error["message"], hint=error["hint"])
-    verify_digest("engine", worked.engine, result["engine"])
-    verify_digest("compiled.onnx", worked.compiled, result["compiled"])
-    return result
-
-
-def _collect(
+def _make(
     recipe: Recipe,
     meaning: dict[str, Any],
     inputs: dict[str, bytes],
-    worked: _Worked,
+    stages: Stages,
     started: int,
     folder: Path,
     job: Job,
 ) -> Made:
-    result, said = _verify_result(worked), effective(recipe)
+    said = effective(recipe)
+    prepared = stages.run("prepare", {
+        "model": inputs["source"], "model_folder": str((folder / recipe.model).parent),
+        "files": {role: inputs[role] for role in ("calibration", "artefact") if role in inputs},
+    })  # fmt: skip
+    compiled = stages.run("compile", {"compiled": prepared.files["compiled"]})
+    result = compiled.result
     _verify_meaning(meaning, result)
+    documents = prepared.result["documents"]
+    judged = _judge(recipe, meaning, inputs, stages, prepared, compiled)
+    if judged is not None:
+        documents |= judged["documents"]
     job.progress("golden")
     cases = _golden_cases(recipe, inputs, result)
-    recorded, notes = golden.record(cases, job.isolated, recipe.backend, worked.engine, said)
+    recorded, notes = golden.record(cases, job.isolated, recipe.backend, compiled.files["engine"], said)
     return Made(
-        recipe=said, meaning=meaning, inputs=inputs, result=result, engine=worked.engine,
-        compiled=worked.compiled, log=worked.log, stderr=worked.ended.stderr,
-        environment=environment.describe(result["environment"], worked.ended, folder),
-        golden=recorded, notes=notes,
+        recipe=said, meaning=meaning, inputs=inputs, prepared=prepared.result, result=result,
+        source=prepared.files["source"], engine=compiled.files["engine"],
+        compiled=prepared.files["compiled"], log=stages.log, stderr=stages.stderr,
+        environment=environment.describe(_environment(prepared, compiled), compiled.ended, folder),
+        documents=documents, golden=recorded, phases_ns=stages.phases_ns,
+        notes=[*prepared.result["notes"], *(judged["notes"] if judged else []), *notes],
         started=format_time(started), finished=format_time(job.clock.now_ns()),
     )  # fmt: skip
+
+
+def _environment(prepared: Staged, compiled: Staged) -> dict[str, Any]:
+    """What the builder's process reported, with the libraries that made the graph."""
+    worker: dict[str, Any] = compiled.result["environment"]
+    packages = {item["name"]: item for item in [*prepared.result["packages"], *worker["packages"]]}
+    return worker | {"packages": [packages[name] for name in sorted(packages)]}
+
+
+def _judge(
+    recipe: Recipe,
+    meaning: dict[str, Any],
+    inputs: dict[str, bytes],
+    stages: Stages,
+    prepared: Staged,
+    compiled: Staged,
+) -> dict[str, Any] | None:
+    """What the graph lost; nothing to measure where nothing was changed and no data is named."""
+    files = {role: inputs[role] for role in ("validation", "reference") if role in inputs}
+    if not files and recipe.precision == "fp32":
+        return None
+    result = stages.run("judge", {
+        "meaning": meaning, "source": prepared.files["source"], "compiled": prepared.files["compiled"],
+        "names": prepared.result["names"], "facts": compiled.result["facts"],
+        "inputs": compiled.result["inputs"], "outputs": compiled.result["outputs"],
+        "files": files, "documents": prepared.result["documents"],
+    }).result  # fmt: skip
+    if result["findings"]:
+        shown = "; ".join(result["findings"][:_FINDINGS_MAX])
+        raise GateError(
+            f"accuracy gate: expected {recipe.name} {recipe.version} within its limits, got: {shown}",
+            hint="better calibration data, another method, or fewer operators; or limits that you can defend",
+        )
+    return result
 
 
 def _verify_meaning(meaning: dict[str, Any], result: dict[str, Any]) -> None:
@@ -232,22 +237,22 @@ def _write(out: Path, name: str, files: dict[str, bytes]) -> Path:
 
 
 def _failed(
-    error: PellucidError, recipe: Recipe, written: bytes, worked: _Worked, started: int, job: Job
+    error: PellucidError, recipe: Recipe, written: bytes, stages: Stages, started: int, job: Job
 ) -> PellucidError:
     """Keep the log, record the outcome, and say where the log is."""
     stamp = format_time(started)[:19].replace(":", "")
     kept = job.out / FAILED / f"{recipe.name}-v{recipe.version}-{stamp}"
     kept.mkdir(parents=True, exist_ok=True)
-    (kept / "build.log.jsonl").write_bytes(worked.log)
-    (kept / "build.stderr").write_bytes(worked.ended.stderr)
+    (kept / "build.log.jsonl").write_bytes(stages.log)
+    (kept / "build.stderr").write_bytes(stages.stderr)
     job.recorder.event(
         "build",
-        _entry(recipe, written, worked.log)
+        _entry(recipe, written, stages.log)
         | {
             "outcome": error.code,
             "reason": error.message[:500],
-            "ended": worked.ended.reason,
-            "stderr": sha256(worked.ended.stderr),
+            "ended": stages.ended,
+            "stderr": sha256(stages.stderr),
         },
     )
     where = f"the whole log: {kept / 'build.log.jsonl'}"

@@ -27,21 +27,27 @@ class Made:
     Attributes:
         recipe: Effective recipe.
         inputs: Files of the recipe's folder that went in, by role: ``source``, ``recipe``,
-            ``meaning``, ``validation``, ``golden``; only the first goes into the package as it is.
-        result: What the worker reported.
+            ``meaning``, ``validation``, ...; the package holds their digests.
+        prepared, result: What the stages ``prepare`` and ``compile`` reported.
+        source: The model as given, whole: weights that lay outside its file are inside.
+        documents: Path in the package -> value of the canonical profile.
         started, finished: RFC 3339 times.
     """
 
     recipe: dict[str, Any]
     meaning: dict[str, Any]
     inputs: Mapping[str, bytes]
+    prepared: Mapping[str, Any]
     result: Mapping[str, Any]
+    source: bytes
     engine: bytes
     compiled: bytes
     log: bytes
     stderr: bytes
     environment: dict[str, Any]
+    documents: Mapping[str, Any]
     golden: dict[str, Any]
+    phases_ns: Mapping[str, int]
     notes: list[str]
     started: str
     finished: str
@@ -57,7 +63,8 @@ def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
         "stderr": sha256(made.stderr),
     }
     facts = made.result["facts"] | {
-        "notes": [*made.result["facts"]["notes"], *made.notes],
+        "notes": made.notes,
+        "phases_ns": made.result["facts"]["phases_ns"] | made.phases_ns,
         "options": made.result["options"],
         "inputs": _specs(made.result["inputs"]),
         "outputs": _specs(made.result["outputs"]),
@@ -66,9 +73,10 @@ def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
     files = {
         "metadata.json": _metadata(made, facts, digests),
         "recipe.yaml": encode_recipe(made.recipe),
-        "model/source.onnx": made.inputs["source"],
+        "model/source.onnx": made.source,
         "model/compiled.onnx": made.compiled,
-        "model/names.json": canonical.encode(made.result["names"]),
+        "model/names.json": canonical.encode(made.prepared["names"]),
+        "model/steps.json": canonical.encode({"steps": made.prepared["steps"]}),
         engine_path: made.engine,
         "build.log.jsonl": made.log,
         "build.stderr": made.stderr,
@@ -78,6 +86,7 @@ def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
         "sbom.cdx.json": make_sbom(made.recipe, digests, made.environment["packages"], made.finished),
         "provenance.json": _provenance(made, engine_path, digests),
     }
+    files |= {path: canonical.encode(value) for path, value in made.documents.items()}
     if made.meaning:
         files["meaning.json"] = canonical.encode(made.meaning)
     title = f"{made.recipe['name']} {made.recipe['version']}"
@@ -153,7 +162,13 @@ def _provenance(made: Made, engine_path: str, digests: Mapping[str, str]) -> byt
             ],
             recipe=made.recipe,
             environment=made.environment,
-            dependencies=[Material(role, sha256(data)) for role, data in sorted(made.inputs.items())],
+            dependencies=[
+                *[Material(role, sha256(data)) for role, data in sorted(made.inputs.items())],
+                *[
+                    Material(f"source/{name}", digest)
+                    for name, digest in sorted(made.prepared["external"].items())
+                ],
+            ],
             byproducts=[
                 Material("build.log.jsonl", digests["log"]),
                 Material("build.stderr", digests["stderr"]),

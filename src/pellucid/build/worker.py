@@ -1,7 +1,9 @@
-"""The build worker's side: one request on stdin, one build, files in its folder, then the end.
+"""The build worker's side: one request on stdin, one stage of a build, files in its folder, the end.
 
-Order of writes: log lines as they come, engine and graphs, then ``result`` by rename. A child that
-dies anywhere before leaves no result, and the parent reports a crash with the log so far.
+Stages: ``prepare`` makes the graph that the builder gets, ``compile`` is the builder alone (so that
+the same graph and recipe in a fresh process give the same bytes), ``judge`` measures what the graph
+lost. Order of writes: log lines as they come, files, then ``result`` by rename. A child that dies
+anywhere before leaves no result, and the parent reports a crash with the log so far.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -28,8 +31,38 @@ ENTRY: Final = "from pellucid.app.build import worker_main; worker_main()"
 RESULT: Final = "result"
 LOG: Final = "build.log.jsonl"
 
+BackendFor = Callable[[str], Backend]
 
-def main(backend_for: Callable[[str], Backend]) -> int:
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One stage's request, and the ways to speak while it is worked on.
+
+    Attributes:
+        request: What the parent sent.
+        folder: Where files for the parent go.
+    """
+
+    request: Mapping[str, Any]
+    backend_for: BackendFor
+    folder: Path
+    log: LogWriter
+    frames: BinaryIO
+    phases: dict[str, int] = field(default_factory=dict)
+
+    def phase(self, name: str) -> None:
+        """Say what begins now, in the log and to the parent."""
+        self.phases[name] = time.monotonic_ns()
+        self.log(LogLine("INFO", time.time_ns(), f"phase {name}", "pellucid.build.worker"))
+        write_frame(self.frames, {"phase": name})
+
+    def leave(self, name: str, data: bytes) -> str:
+        """Write a file for the parent; gives its digest."""
+        _write(self.folder / name, data)
+        return sha256(data)
+
+
+def main(backend_for: BackendFor) -> int:
     """Take one request, do it, say how it went; gives the exit status."""
     requests, frames = take_streams()
     request = read_frame(requests)
@@ -37,7 +70,7 @@ def main(backend_for: Callable[[str], Backend]) -> int:
         return 2
     folder = Path(request["folder"])
     limit_self(request["recipe"]["limits"])
-    result = guarded(lambda: _build(backend_for, request, folder, frames))
+    result = guarded(lambda: _run(backend_for, request, folder, frames))
     _write(folder / RESULT, msgspec.msgpack.encode(result))
     return 0
 
@@ -66,44 +99,65 @@ def _words(error: Exception) -> str:
     return f"expected an engine, got {type(error).__name__}: {error!s:.300}"
 
 
-def _build(
-    backend_for: Callable[[str], Backend], request: dict[str, Any], folder: Path, frames: BinaryIO
+def _run(
+    backend_for: BackendFor, request: Mapping[str, Any], folder: Path, frames: BinaryIO
 ) -> dict[str, Any]:
-    recipe, model = request["recipe"], request["model"]
-    phases: dict[str, int] = {}
     with LogWriter(folder / LOG) as log:
-
-        def phase(name: str) -> None:
-            phases[name] = time.monotonic_ns()
-            log(LogLine("INFO", time.time_ns(), f"phase {name}", "pellucid.build.worker"))
-            write_frame(frames, {"phase": name})
-
-        phase("load")
-        backend = backend_for(recipe["backend"])
-        phase("preflight")
-        from pellucid.build.preflight import prepare
-
-        prepared = prepare(model, recipe)
-        phase("build")
-        built = backend.build(recipe, prepared.compiled, log)
-        phase("write")
-        for name, data in (("engine", built.engine), ("compiled", built.compiled)):
-            _write(folder / name, data)
-        environment = backend.environment() | {"packages": loaded_packages()}
-        phase("end")
+        task = Task(request, backend_for, folder, log, frames)
+        result = _STAGES[request["stage"]](task)
+        task.phase("end")
     log.verify()
+    return result | {"phases_ns": _spans(task.phases)}
+
+
+def _prepare(task: Task) -> dict[str, Any]:
+    task.phase("prepare")
+    from pellucid.build.prepare import prepare
+
+    prepared = prepare(task)
     return {
-        "engine": sha256(built.engine),
-        "engine_name": built.engine_name,
-        "compiled": sha256(built.compiled),
-        "options": built.options,
-        "facts": built.facts
-        | {"notes": prepared.notes, "phases_ns": built.facts["phases_ns"] | _spans(phases)},
+        "compiled": task.leave("compiled", prepared.compiled),
+        "source": task.leave("source", prepared.source),
         "names": prepared.names,
+        "steps": prepared.steps,
+        "external": prepared.external,
+        "documents": prepared.documents,
+        "graph": prepared.graph,
+        "notes": prepared.notes,
+        "packages": loaded_packages(),
+    }
+
+
+def _compile(task: Task) -> dict[str, Any]:
+    task.phase("load")
+    backend = task.backend_for(task.request["recipe"]["backend"])
+    task.phase("build")
+    built = backend.build(task.request["recipe"], task.request["compiled"], task.log)
+    task.phase("write")
+    return {
+        "engine": task.leave("engine", built.engine),
+        "engine_name": built.engine_name,
+        "options": built.options,
+        "facts": built.facts,
         "inputs": [[s.name, s.datatype, list(s.shape)] for s in built.inputs],
         "outputs": [[s.name, s.datatype, list(s.shape)] for s in built.outputs],
-        "environment": environment,
+        "environment": backend.environment() | {"packages": loaded_packages()},
     }
+
+
+def _judge(task: Task) -> dict[str, Any]:
+    task.phase("judge")
+    from pellucid.build.judge import judge
+
+    judged = judge(task)
+    return {"documents": judged.documents, "findings": judged.findings, "notes": judged.notes}
+
+
+_STAGES: Final[dict[str, Callable[[Task], dict[str, Any]]]] = {
+    "prepare": _prepare,
+    "compile": _compile,
+    "judge": _judge,
+}
 
 
 def _spans(phases: dict[str, int]) -> dict[str, int]:

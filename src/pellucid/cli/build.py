@@ -10,8 +10,11 @@ import click
 from pellucid.cli.output import console, emit, json_option, pairs, site_option
 
 PHASES = {
-    "load": "starting the worker",
-    "preflight": "checking the model",
+    "prepare": "checking the model",
+    "precision": "giving it its precision",
+    "load": "loading the builder",
+    "judge": "measuring what the graph lost",
+    "accuracy": "measuring what the graph lost",
     "build": "building the engine",
     "write": "writing the engine",
     "end": "closing the log",

@@ -1,0 +1,61 @@
+"""The first stage: from the source model to the graph that the builder gets, each step with digests.
+
+Runs in a child process, never in the caller's: a hostile file may crash its reader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pellucid.build import precision, preflight
+
+if TYPE_CHECKING:
+    from pellucid.build.worker import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A graph fit to build.
+
+    Attributes:
+        compiled: ONNX bytes the builder gets.
+        source: The model as given, with weights that lay outside the file put inside.
+        names: ``{"nodes": [...], "tensors": [...]}`` of ``{"from", "to"}``, only what changed.
+        steps: ``{"step", "before", "after", "detail"}``: digests of the graph around each step.
+        external: File name -> digest of weights that lay outside the model's file.
+        documents: Path in the package -> value of the canonical profile.
+        graph: What a drawing needs of the compiled graph.
+        notes: What a reader should know, in words.
+    """
+
+    compiled: bytes
+    source: bytes
+    names: dict[str, Any]
+    steps: list[dict[str, Any]]
+    external: dict[str, str]
+    documents: dict[str, Any]
+    graph: dict[str, Any]
+    notes: list[str]
+
+
+def prepare(task: Task) -> Prepared:
+    """Canonicalise, then give it the recipe's precision.
+
+    Raises:
+        ParseError, PrecisionError, RecipeError: The model, or what the recipe asks of it, does not hold.
+    """
+    request = task.request
+    canonical = preflight.prepare(request["model"], request["recipe"])
+    task.phase("precision")
+    precise = precision.apply(canonical.compiled, request["recipe"], request["files"])
+    return Prepared(
+        compiled=precise.model,
+        source=request["model"],
+        names=canonical.names,
+        steps=precise.steps,
+        external={},
+        documents=precise.documents,
+        graph={},
+        notes=[*canonical.notes, *precise.notes],
+    )
