@@ -19,6 +19,7 @@ from pellucid.build import environment, golden, worker
 from pellucid.build.meaning import read_meaning
 from pellucid.build.package import Made, assemble
 from pellucid.build.stages import Progress, Staged, Stages
+from pellucid.core import canonical
 from pellucid.core.digest import sha256
 from pellucid.core.model_signing import file_digests, root_digest
 from pellucid.core.recipe import Recipe, effective, parse_recipe
@@ -288,5 +289,12 @@ def _record(
         },
     )
     return BuildOutcome(
-        target, recipe.name, recipe.version, package, engine, sha256(made.log), made.result["facts"], entry
+        target,
+        recipe.name,
+        recipe.version,
+        package,
+        engine,
+        sha256(made.log),
+        canonical.decode(files["facts.json"]),
+        entry,
     )
