@@ -10,7 +10,8 @@ from pellucid.errors import MissingExtraError, UnknownSchemeError
 BACKENDS: Final = {
     "onnxruntime": "pellucid.backends.onnxruntime.adapter:OnnxRuntimeBackend",
     "reference": "pellucid.backends.reference:ReferenceBackend",
-    "tensorrt-rtx": "pellucid.backends.tensorrt.adapter:TensorRtRtxBackend",
+    "tensorrt": "pellucid.backends.tensorrt.classic:TensorRtClassicBackend",
+    "tensorrt-rtx": "pellucid.backends.tensorrt.rtx:TensorRtRtxBackend",
 }
 KEYS: Final = {"file": "pellucid.keys.file:FileKey"}
 STORES: Final = {
@@ -29,7 +30,7 @@ KINDS: Final = {
 EXTRAS: Final = {  # module that is missing -> extra that brings it
     "onnxruntime": "standard", "onnx": "standard", "numpy": "standard", "uvicorn": "standard",
     "httptools": "standard", "uvloop": "standard", "cyclonedx": "standard",
-    "tensorrt_rtx": "tensorrt",
+    "tensorrt_rtx": "tensorrt", "tensorrt": "tensorrt-classic",
 }  # fmt: skip
 
 

@@ -50,10 +50,16 @@ def test_the_http_door_knows_every_error():
     assert not missing
 
 
-def test_every_adapter_of_the_tables_loads():
-    for kind, table in schemes.KINDS.items():
-        for name in table:
-            assert schemes.load(kind, name)
+IN_NO_LOCK = {"tensorrt": "tensorrt-classic"}  # its wheels come from NVIDIA's own index
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, table in schemes.KINDS.items() for n in table])
+def test_every_adapter_of_the_tables_loads_or_names_its_extra(kind: str, name: str):
+    try:
+        assert schemes.load(kind, name)
+    except errors.MissingExtraError as error:
+        said = error.hint
+        assert said == f"pip install 'pellucid[{IN_NO_LOCK.get(name)}]'"
 
 
 def test_every_verb_loads_and_explains_itself():
@@ -95,7 +101,7 @@ def test_verification_needs_only_the_base_install():
 
 def test_broad_excepts_stand_only_where_a_follower_or_a_child_must_not_stop_the_house():
     broad = re.compile(r"except (Exception|BaseException)\b|except\s*:")
-    allowed = {"follower.py", "supervisor.py", "worker.py", "log.py", "serve.py"}
+    allowed = {"follower.py", "supervisor.py", "worker.py", "log.py", "monitor.py", "serve.py"}
     found = [p.name for p in SOURCES if broad.search(p.read_text())]
     assert set(found) <= allowed
 

@@ -20,9 +20,13 @@ from pellucid.testing.models import MODELS, digits_like
 
 trt = pytest.importorskip("tensorrt_rtx", reason="NOT RUN tensorrt: tensorrt_rtx is not installed")
 
-from pellucid.backends.tensorrt import adapter, device, options  # noqa: E402
+from pellucid.backends.tensorrt import cuda, device, options  # noqa: E402
 from pellucid.backends.tensorrt.facts import read_facts  # noqa: E402
-from pellucid.backends.tensorrt.log import Logger, hint_for  # noqa: E402
+from pellucid.backends.tensorrt.library import library_of  # noqa: E402
+from pellucid.backends.tensorrt.log import Messages, hint_for  # noqa: E402
+from pellucid.backends.tensorrt.rtx import TensorRtRtxBackend  # noqa: E402
+
+LIBRARY = library_of("tensorrt-rtx", trt)
 
 RECIPE: dict[str, Any] = {
     "target": "sm89", "tf32": False, "workspace_bytes": 2**32, "buckets": [1, 8, 32], "pinned_bucket": None,
@@ -31,7 +35,7 @@ RECIPE: dict[str, Any] = {
 
 def build(model: bytes, **changes: Any) -> tuple[Any, list[LogLine]]:
     lines: list[LogLine] = []
-    return adapter.TensorRtRtxBackend().build(RECIPE | changes, model, lines.append), lines
+    return TensorRtRtxBackend().build(RECIPE | changes, model, lines.append), lines
 
 
 @pytest.mark.parametrize("target", ["sm80", "sm89"])
@@ -46,7 +50,7 @@ def test_every_setting_is_read_back(target: str) -> None:
     assert got["network_name"] == "pellucid:" + sha256(model).removeprefix("sha256:")
     assert got["network_name"].encode() in built.engine
     assert got["profiles"] == [
-        {"input": "image", "min": [1, 1, 8, 8], "opt": [8, 1, 8, 8], "max": [32, 1, 8, 8]}
+        {"name": "buckets", "input": "image", "min": [1, 1, 8, 8], "opt": [8, 1, 8, 8], "max": [32, 1, 8, 8]}
     ]
     assert [(s.name, s.datatype, s.shape) for s in built.inputs] == [("image", "FP32", (-1, 1, 8, 8))]
     assert [(s.name, s.datatype, s.shape) for s in built.outputs] == [("probs", "FP32", (-1, 10))]
@@ -101,7 +105,7 @@ def test_a_name_that_could_speak_as_the_builder_yields_no_facts() -> None:
 def test_a_log_without_layers_is_no_ground_for_facts() -> None:
     lines = [line for line in build(digits_like())[1] if not line.message.startswith("Layers:")]
     with pytest.raises(BuildError, match="expected the builder's list of layers"):
-        read_facts(lines, onnx.load_model_from_string(digits_like()))
+        read_facts(lines, onnx.load_model_from_string(digits_like()), LIBRARY)
 
 
 def test_tf32_is_the_recipes_word_and_changes_the_engine() -> None:
@@ -124,7 +128,7 @@ def test_a_model_without_a_batch_axis_needs_no_profile() -> None:
 
 _ALONE = """
 import sys
-from pellucid.backends.tensorrt.adapter import TensorRtRtxBackend
+from pellucid.backends.tensorrt.rtx import TensorRtRtxBackend
 from pellucid.errors import BuildError
 from pellucid.testing.models import digits_like
 try:
@@ -227,17 +231,17 @@ def test_a_log_that_fails_fails_the_build() -> None:
         raise OSError("disk full")
 
     with pytest.raises(BuildError, match="expected every message to be kept, got OSError: disk full"):
-        adapter.TensorRtRtxBackend().build(RECIPE, digits_like(), sink)
+        TensorRtRtxBackend().build(RECIPE, digits_like(), sink)
 
 
 def test_fatal_warnings_and_noise_are_told_by_their_beginning() -> None:
-    logger = Logger(lambda line: None)
-    logger.log(trt.ILogger.Severity.WARNING, "node 'For zero_point with type int32 TensorRT will use INT8'")
-    logger.log(trt.ILogger.Severity.ERROR, "[checkMacros.cpp::catchCudaError::229] no driver cudaError 35")
+    logger = Messages(lambda line: None, "tensorrt-rtx")
+    logger.take(2, "node 'For zero_point with type int32 TensorRT will use INT8'")
+    logger.take(1, "[checkMacros.cpp::catchCudaError::229] no driver cudaError 35")
     logger.verify()
     assert logger.errors == []
-    logger.log(
-        trt.ILogger.Severity.WARNING,
+    logger.take(
+        2,
         "onnxOpImporters.cpp:1988: For zero_point with type int32 TensorRT will use INT8 instead.",
     )
     with pytest.raises(PrecisionError, match="type int32"):
@@ -245,11 +249,11 @@ def test_fatal_warnings_and_noise_are_told_by_their_beginning() -> None:
 
 
 def test_a_setting_that_does_not_hold_fails() -> None:
-    asked = options.wanted(RECIPE)
+    asked = options.wanted(LIBRARY, RECIPE)
     with pytest.raises(PrecisionError, match="tf32: expected False, got True"):
-        options.verify_settings(asked, asked | {"tf32": True})
+        options.verify_settings("tensorrt-rtx", asked, asked | {"tf32": True})
     with pytest.raises(BuildError, match=r"targets: expected \['sm89'\], got \[\]"):
-        options.verify_settings(asked, asked | {"targets": []})
+        options.verify_settings("tensorrt-rtx", asked, asked | {"targets": []})
 
 
 def test_unknown_words_get_no_hint() -> None:
@@ -257,7 +261,7 @@ def test_unknown_words_get_no_hint() -> None:
 
 
 def test_opening_names_both_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = adapter.TensorRtRtxBackend()
+    backend = TensorRtRtxBackend()
     monkeypatch.setattr(device, "find_gpu", lambda: (None, "no NVIDIA driver here"))
     with pytest.raises(
         DeviceUnavailableError, match="a GPU of sm89, which it was built for, got no NVIDIA driver"
@@ -267,13 +271,11 @@ def test_opening_names_both_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "find_gpu", lambda: (h200, ""))
     with pytest.raises(DeviceUnavailableError, match=r"got NVIDIA H200 \(sm90\)"):
         backend.open(b"engine", RECIPE)
-    with pytest.raises(DeviceUnavailableError, match="got one that builds them"):
-        backend.open(b"engine", RECIPE | {"target": "sm90"})
 
 
 def test_the_environment_says_why_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_DRIVER", "libcuda-of-nobody.so.1")
-    found = adapter.TensorRtRtxBackend().environment()
+    monkeypatch.setattr(cuda, "DRIVER", "libcuda-of-nobody.so.1")
+    found = TensorRtRtxBackend().environment()
     assert found["tensorrt_rtx"] == trt.__version__
     assert found["device"] is None
     assert found["null_reasons"] == [

@@ -39,7 +39,10 @@ DRAIN_S: Final = 30.0  # limit: calls in flight at a stop
 HISTORY_S: Final = 600.0  # limit: what a dead server left is integrated before anything is admitted
 TELL_S: Final = 5.0
 SEQUENCER_DRAIN_S: Final = 120.0  # limit: what the journal holds at a stop
-PLATFORMS: Final = {"onnxruntime": "onnx_onnxv1", "reference": "onnx_onnxv1", "tensorrt-rtx": "tensorrt_plan"}
+PLATFORMS: Final = {
+    "onnxruntime": "onnx_onnxv1", "reference": "onnx_onnxv1", "tensorrt": "tensorrt_plan",
+    "tensorrt-rtx": "tensorrt_plan",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

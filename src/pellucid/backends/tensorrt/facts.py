@@ -14,12 +14,15 @@ from typing import Any, Final
 
 import onnx
 
+from pellucid.backends.tensorrt.library import Library
+from pellucid.core.tensorrt_dump import DUMP_START
 from pellucid.core.tensorrt_layers import Layer, LayerTensor
 from pellucid.core.tensorrt_log import LogFacts, Said, parse_log
-from pellucid.errors import BuildError
+from pellucid.errors import BuildError, ParseError
 from pellucid.ports import LogLine
 
 DEFERRED: Final = "deferred to run time: the GPU picks its library kernels when it loads the engine"
+MEASURED: Final = "measured on this GPU at build time"
 _MEMORY: Final = {  # our name -> the log's line
     "weights_bytes": "Total Weights Memory",
     "activations_bytes": "Total Activation Memory",
@@ -33,15 +36,22 @@ _DATATYPES: Final = {
 }  # fmt: skip
 
 
-def read_facts(lines: Sequence[LogLine], model: onnx.ModelProto) -> dict[str, Any]:
+def read_facts(lines: Sequence[LogLine], model: onnx.ModelProto, library: Library) -> dict[str, Any]:
     """Facts of a build that gave an engine; canonical profile.
+
+    The log of a library that builds for the GPU at hand was never seen: where its list of layers is
+    not the known one, no layer is stated, and ``layers_reason`` says so.
 
     Raises:
         ParseError: The log cannot be believed: unsafe names, or a dump outside the grammar.
         BuildError: No Layers dump at all.
     """
     nodes = model.graph.node
-    found = parse_log(lines, [node.name for node in nodes])
+    names = [node.name for node in nodes]
+    if not library.features.cross_target and not _is_readable(lines, names):
+        said = parse_log([line for line in lines if not line.message.startswith(DUMP_START)], names)
+        return _without_layers(said, library)
+    found = parse_log(lines, names)
     if found.layers is None:
         raise BuildError(
             "build log: expected the builder's list of layers, got none",
@@ -59,13 +69,33 @@ def read_facts(lines: Sequence[LogLine], model: onnx.ModelProto) -> dict[str, An
         "quantized_ops_count": len(found.quantized),
         "reformats_count": len(found.reformats),
         "fingerprint": f"sha256:{found.layer_fingerprint}",
-        "tactics": DEFERRED,
-        "memory": {name: found.memory_bytes(line) for name, line in _MEMORY.items()}
-        | {
-            "device_peak_bytes": found.device_peak_bytes,
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        },
+        "tactics": DEFERRED if library.features.cross_target else MEASURED,
+        "memory": _memory(found),
         **_said(found.said),
+    }
+
+
+def _is_readable(lines: Sequence[LogLine], names: Sequence[str]) -> bool:
+    try:
+        return parse_log(lines, names).layers is not None
+    except ParseError:
+        return False
+
+
+def _without_layers(found: LogFacts, library: Library) -> dict[str, Any]:
+    reason = f"the log of {library.backend} {library.version} lists its layers in no form that is known here"
+    return {
+        "layers": [], "other_layers": None, "nodes": [], "fused_layers": None, "eliminated": [],
+        "unmapped_layers": [], "strangers": [], "quantized_ops_count": None, "reformats_count": None,
+        "fingerprint": None, "tactics": reason, "layers_reason": reason, "memory": _memory(found),
+        **_said(found.said),
+    }  # fmt: skip
+
+
+def _memory(found: LogFacts) -> dict[str, int | None]:
+    return {name: found.memory_bytes(line) for name, line in _MEMORY.items()} | {
+        "device_peak_bytes": found.device_peak_bytes,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
 

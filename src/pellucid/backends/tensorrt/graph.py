@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import onnx
-import tensorrt_rtx as trt
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from pellucid.core.tensor import TensorSpec
 from pellucid.errors import ParseError, PrecisionError
 
-_TYPES: Final = {
+TYPES: Final = {  # the library's word -> the protocol's
     "BOOL": "BOOL", "UINT8": "UINT8", "INT8": "INT8", "INT32": "INT32", "INT64": "INT64", "HALF": "FP16",
     "BF16": "BF16", "FLOAT": "FP32",
 }  # fmt: skip
@@ -57,11 +56,13 @@ def verify_no_double(model: onnx.ModelProto) -> None:
     if names:
         raise PrecisionError(
             f"model: expected no FP64, got it in {len(names)}: {', '.join(names[:5])}",
-            hint="tensorrt-rtx computes FP64 as FP32 without a word: export the model in FP32",
+            hint="TensorRT computes FP64 as FP32 without a word: export the model in FP32",
         )
 
 
-def interface(model: onnx.ModelProto, network: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+def interface(
+    trt: Any, model: onnx.ModelProto, network: Any
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Inputs and outputs of the network, in the model's order and of the model's types.
 
     Raises:
@@ -71,12 +72,14 @@ def interface(model: onnx.ModelProto, network: Any) -> tuple[tuple[TensorSpec, .
     constants = {t.name for t in model.graph.initializer}
     given = [v for v in model.graph.input if v.name not in constants]
     return (
-        _specs(given, [network.get_input(i) for i in range(network.num_inputs)], "inputs"),
-        _specs(model.graph.output, [network.get_output(i) for i in range(network.num_outputs)], "outputs"),
+        _specs(trt, given, [network.get_input(i) for i in range(network.num_inputs)], "inputs"),
+        _specs(
+            trt, model.graph.output, [network.get_output(i) for i in range(network.num_outputs)], "outputs"
+        ),
     )
 
 
-def _specs(values: Any, tensors: list[Any], kind: str) -> tuple[TensorSpec, ...]:
+def _specs(trt: Any, values: Any, tensors: list[Any], kind: str) -> tuple[TensorSpec, ...]:
     names, by_name = [v.name for v in values], {t.name: t for t in tensors}
     if sorted(names) != sorted(by_name):
         raise ParseError(f"{kind}: expected {names!s:.200} as the model has them, got {list(by_name)!s:.200}")
@@ -85,7 +88,7 @@ def _specs(values: Any, tensors: list[Any], kind: str) -> tuple[TensorSpec, ...]
         tensor = by_name[value.name]
         number = value.type.tensor_type.elem_type
         expected = _ONNX.get(onnx.TensorProto.DataType.Name(number), "another type")
-        got = _TYPES.get(trt.DataType(tensor.dtype).name, "another type")
+        got = TYPES.get(trt.DataType(tensor.dtype).name, "another type")
         if got != expected:
             raise PrecisionError(f"{kind}: {value.name!r:.80}: expected {expected}, got {got}")
         specs.append(TensorSpec(value.name, got, tuple(int(d) for d in tensor.shape)))

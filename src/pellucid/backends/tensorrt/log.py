@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-import tensorrt_rtx as trt
-
 from pellucid.core.tensorrt_messages import fatal_kind, issue_kind
 from pellucid.errors import BuildError, PrecisionError
 from pellucid.ports import BuildLog, LogLine
@@ -52,21 +50,22 @@ _HINTS: Final = (
 _ERRORS_MAX: Final = 4  # limit: messages quoted in one error
 
 
-class Logger(trt.ILogger):  # type: ignore[misc]
+class Messages:
     """Hands every message on and keeps what decides the build."""
 
-    def __init__(self, sink: BuildLog) -> None:
-        trt.ILogger.__init__(self)
+    def __init__(self, sink: BuildLog, backend: str) -> None:
         self._sink = sink
+        self._backend = backend
         self._failure: BaseException | None = None
         self._fatal: list[str] = []
         self.errors: list[str] = []
         self.lines: list[LogLine] = []
 
-    def log(self, severity: Any, message: str) -> None:
+    def take(self, severity: int, message: str) -> None:
+        """Keep one message; never raises."""
         # whatever is raised here would be printed and swallowed by the library
         try:
-            line = LogLine(_SEVERITIES[int(severity)], time.time_ns(), message, "tensorrt-rtx")
+            line = LogLine(_SEVERITIES[severity], time.time_ns(), message, self._backend)
             self.lines.append(line)
             if line.severity in ("FATAL", "ERROR") and issue_kind(message) != "noise":
                 self.errors.append(message)
@@ -91,7 +90,7 @@ class Logger(trt.ILogger):  # type: ignore[misc]
             ) from self._failure
         if self._fatal:
             raise PrecisionError(
-                f"tensorrt-rtx: expected the types of the model, got {len(self._fatal)} replaced by INT8: "
+                f"{self._backend}: expected the types of the model, got {len(self._fatal)} replaced by INT8: "
                 f"{_one_line(self._fatal[0])}",
                 hint="quantise to symmetric INT8 (type QInt8, zero point 0 of type int8)",
             )
@@ -100,6 +99,19 @@ class Logger(trt.ILogger):  # type: ignore[misc]
         """The builder's own errors in one line, and what to change where that is known."""
         words = "; ".join(_one_line(text) for text in self.errors[:_ERRORS_MAX]) or "no word of why"
         return words, hint_for("\n".join(self.errors))
+
+
+def make_logger(trt: Any, messages: Messages) -> Any:
+    """The library's own kind of logger, with ``messages`` behind it; must live as long as its builder."""
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:
+            messages.take(int(severity), message)
+
+    return Logger()
 
 
 def hint_for(words: str) -> str:
