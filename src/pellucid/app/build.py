@@ -59,13 +59,17 @@ def build(
 ) -> BuildOutcome:
     """Build a recipe into the site's packages folder (unsigned) and record how it went.
 
+    Ctrl-C and SIGTERM end the build: no process is left, and that it was cancelled is recorded.
+
     Raises:
         As ``pellucid.build.job.run_build``.
     """
+    from pellucid.build.cancel import Stop
     from pellucid.build.job import Job, run_build
 
     job = Job(site.packages_folder, isolated(), _Recorder(site), SystemClock(), progress)
-    return run_build(recipe_path, job)
+    with Stop():
+        return run_build(recipe_path, job)
 
 
 class _Recorder:

@@ -1,5 +1,7 @@
 """A fresh, minimal process: fixed environment, no network, no address randomisation, limits, an end.
 
+It ends with its answer, at its time limit, at a request (``cancel``), or with its parent.
+
 What the machine does not allow (a container may forbid network namespaces or ``personality``) is
 left out and reported, never assumed. The command line is always the same bytes: builders that order
 by address give other engines when the heap starts elsewhere.
@@ -15,11 +17,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from pellucid.build import cancel
 from pellucid.build.frame import read_frame, write_frame
 from pellucid.errors import FormatError
 
@@ -55,6 +59,7 @@ class Ended:
 
     Attributes:
         code: Exit status; negative for a signal.
+        cancelled: Somebody asked for its end before it came.
         frames: Messages it sent, in order.
         left_behind: Files it left in its home and temporary folders.
     """
@@ -64,10 +69,13 @@ class Ended:
     frames: list[Any]
     stderr: bytes = field(repr=False)
     left_behind: list[str]
+    cancelled: bool = False
 
     @property
     def reason(self) -> str:
-        """In words: ``exit 1``, ``signal SIGSEGV``, ``no answer in time``."""
+        """In words: ``exit 1``, ``signal SIGSEGV``, ``no answer in time``, ``cancelled``."""
+        if self.cancelled:
+            return "cancelled"
         if self.timed_out:
             return "no answer in time"
         if self.code >= 0:
@@ -89,6 +97,10 @@ def measures() -> Measures:
     fixed = _first_that_works([["setarch", "-R"]])
     report["fixed_addresses"] = True if fixed else "setarch -R is not allowed or not installed here"
     prefix += fixed
+    # last: a change of identity or of namespace on the way would undo it
+    mortal = _first_that_works([["setpriv", "--pdeathsig", "KILL", "--"]])
+    report["ends_with_parent"] = True if mortal else "setpriv is not allowed or not installed here"
+    prefix += mortal
     return Measures(tuple(prefix), report)
 
 
@@ -145,10 +157,12 @@ def run_child(
         reader.start()
         timer = threading.Timer(timeout_s, _kill, (process,))
         timer.start()
+        stop = cancel.current()
         try:
-            _send(process, request)
-            # its end is seen but not taken, so that its group's number is still its own below
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            with stop.told(lambda: _ask_to_end(process), lambda: _kill(process)):
+                _send(process, request)
+                # its end is seen but not taken, so that its group's number is still its own below
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         finally:
             is_late = not timer.is_alive()
             _kill(process)  # whatever it started, and itself when the caller was interrupted
@@ -163,7 +177,9 @@ def run_child(
     left = sorted(
         str(p.relative_to(scratch)) for name in ("home", "tmp") for p in (scratch / name).rglob("*")
     )
-    return Ended(code, is_late and code == -signal.SIGKILL, frames, said, left)
+    is_cancelled = stop.requested
+    timed_out = is_late and code == -signal.SIGKILL and not is_cancelled
+    return Ended(code, timed_out, frames, said, left, is_cancelled)
 
 
 def _send(process: subprocess.Popen[bytes], request: Any) -> None:
@@ -183,6 +199,11 @@ def _read_all(process: subprocess.Popen[bytes], frames: list[Any], on_frame: Cal
             on_frame(frame)
     except FormatError:
         _kill(process)  # a message cut short: the child is dying, or not ours
+
+
+def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

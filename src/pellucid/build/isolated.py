@@ -18,7 +18,7 @@ from pellucid.build.frame import pack_tensors, read_frame, unpack_tensors, write
 from pellucid.build.worker import guarded, take_streams
 from pellucid.core.recipe import DEFAULT_LIMITS
 from pellucid.core.tensor import Tensor
-from pellucid.errors import BuilderCrashedError, BuildError, by_code
+from pellucid.errors import BuildCancelledError, BuilderCrashedError, BuildError, by_code
 from pellucid.ports import Backend, IsolatedRun
 
 _WARMUP: Final = 5  # precedent: first runs plan memory
@@ -59,6 +59,7 @@ class ChildIsolated:
         Raises:
             TensorError, BuildError: As the session raised them.
             BuilderCrashedError: The child died or did not answer in time.
+            BuildCancelledError: Somebody asked for the end.
         """
         reply = self._ask(backend, engine, recipe, batches, repeats=0, budget_ns=0)
         outputs = [unpack_tensors(batch) for batch in reply["outputs"]]
@@ -98,6 +99,8 @@ class ChildIsolated:
         }
         with tempfile.TemporaryDirectory(prefix="pellucid-") as scratch:
             ended = run_child(self.entry, request, Path(scratch), timeout_s=self.timeout_s)
+        if ended.cancelled:
+            raise BuildCancelledError("engine process: expected an answer, got a request to stop")
         if ended.code != 0 or len(ended.frames) != 1:
             raise BuilderCrashedError(
                 f"engine process: expected an answer, got {ended.reason}",
