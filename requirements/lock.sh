@@ -8,8 +8,9 @@ lock() { # file without ending, Python version, more options
   uv pip compile --quiet --universal --python-version "$version" --generate-hashes --no-emit-index-url \
     --no-annotate --no-header "$name.in" -o "$name.txt" "$@"
 }
-for name in standard demo test dev; do
+for name in standard tensorrt-rtx demo test dev; do
   lock "$name" 3.11 "$@"
 done
+lock judges/manifests 3.11 "$@"
 lock judges/model-signing 3.11 "$@"
 lock judges/aics-tlog 3.12 "$@"

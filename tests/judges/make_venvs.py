@@ -1,6 +1,6 @@
 """Make the environment of one outside judge under ``.venvs/`` and print where it is.
 
-    python tests/judges/make_venvs.py aics-tlog | model-signing | node | all
+    python tests/judges/make_venvs.py aics-tlog | manifests | model-signing | node | all
 
 Prints the judge's Python (or, for node, the folder with ``node_modules``). Judges are pinned by
 hash and never share the project's own environment: they must not see our code, nor we theirs.
@@ -40,6 +40,7 @@ class PythonJudge:
 
 PYTHON_JUDGES = {
     "aics-tlog": PythonJudge(ROOT / "requirements/judges/aics-tlog.txt", (13, 12)),
+    "manifests": PythonJudge(ROOT / "requirements/judges/manifests.txt", (11, 12, 13)),
     "model-signing": PythonJudge(ROOT / "requirements/judges/model-signing.txt", (11, 12, 13)),
 }
 

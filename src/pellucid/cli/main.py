@@ -16,6 +16,7 @@ from pellucid.errors import DiskFullError, MissingExtraError, PellucidError, Usa
 VERBS: Final[dict[str, tuple[str, str]]] = {  # verb -> (module, one line of help)
     "init": ("init", "Make a site: keys, configuration, policy, folders."),
     "build": ("build", "Build an engine from a recipe, with its whole log."),
+    "job": ("job", "Write the manifests that build a recipe in a cluster or a pipeline."),
     "sign": ("sign", "Sign a package folder and pack it."),
     "qualify": ("qualify", "Measure a package on this device and attest it."),
     "approve": ("approve", "Sign an approval for a package."),
