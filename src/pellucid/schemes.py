@@ -30,7 +30,7 @@ KINDS: Final = {
 EXTRAS: Final = {  # module that is missing -> extra that brings it
     "onnxruntime": "standard", "onnx": "standard", "numpy": "standard", "uvicorn": "standard",
     "httptools": "standard", "uvloop": "standard", "cyclonedx": "standard",
-    "tensorrt_rtx": "tensorrt", "tensorrt": "tensorrt-classic",
+    "tensorrt_rtx": "tensorrt", "tensorrt": "tensorrt-classic", "opentelemetry": "otel",
 }  # fmt: skip
 
 

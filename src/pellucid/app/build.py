@@ -60,15 +60,21 @@ def build(
     """Build a recipe into the site's packages folder (unsigned) and record how it went.
 
     Ctrl-C and SIGTERM end the build: no process is left, and that it was cancelled is recorded.
+    Where the environment names an OpenTelemetry collector, the build becomes spans there.
 
     Raises:
-        As ``pellucid.build.job.run_build``.
+        As ``pellucid.build.job.run_build``; UsageError where the collector cannot be spoken to.
     """
     from pellucid.build.cancel import Stop
     from pellucid.build.job import Job, run_build
+    from pellucid.build.spans import Spans
 
-    job = Job(site.packages_folder, isolated(), _Recorder(site), SystemClock(), progress)
-    with Stop():
+    def said(phase: str) -> None:
+        spans.phase(phase)
+        progress(phase)
+
+    job = Job(site.packages_folder, isolated(), _Recorder(site), SystemClock(), said)
+    with Spans(recipe_path) as spans, Stop():
         return run_build(recipe_path, job)
 
 
