@@ -384,13 +384,13 @@ def _legend(
         items.append(("", "\u25cf", "t", "one tensor, written by several layers"))
     out, x, y = [f'<path class="r" d="M0 {number(top)}H{number(width)}"/>'], 0.0, top + 14
     for css, mark, mark_css, words in items:
-        need = 34 + width_of(words, 11) + 18
+        need = 41 + width_of(words, 11) + 18
         if x and x + need > width:
             x, y = 0.0, y + 22
         if css:
-            out.append(_rect(css, x, y, 28, 15, 3))
+            out.append(_rect(css, x, y, 34, 15, 3))
         if mark:
-            out.append(_text(mark_css, x + 14, y + 11, mark, "middle"))
-        out.append(_text("s k", x + 35, y + 11.5, words))
+            out.append(_text(mark_css, x + 17, y + 11, mark, "middle"))
+        out.append(_text("s k", x + 41, y + 11.5, words))
         x += need
     return out, y + 18 - top

@@ -1,0 +1,369 @@
+"""What was measured: precision, error, accuracy, calibration. Absent documents say 'not measured'.
+
+Documents come from the build's own stages; a key that is missing is not measured, never a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pellucid.build.label.composition import precisions
+from pellucid.build.label.content import (
+    NOT_MEASURED,
+    PLOTTED_MAX,
+    Figure,
+    Section,
+    Table,
+    counted,
+    cut,
+    decimal_of,
+    figure,
+    listed,
+    percent,
+)  # fmt: skip
+from pellucid.build.label.plots import Bar, bars, spans
+
+_DEVICE: Final = "on the device: not in this label, see attestations/"
+
+
+def warnings(documents: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What measured documents warn of."""
+    accurate, stands = documents.get("accuracy.json") or {}, documents.get("representativeness.json") or {}
+    rows = [("Accuracy", str(finding)) for finding in accurate.get("findings") or ()]
+    if accurate.get("first_past_bound"):
+        rows.append(("Error", f"the first layer past the bound is {accurate['first_past_bound']}"))
+    rows += [("Calibration", str(warning)) for warning in stands.get("warnings") or ()]
+    lost = _sum(documents.get("precision.json") or {}, "overflow")
+    if lost:
+        rows.append(("Precision", f"{counted(lost, 'weight')} too large for the chosen precision"))
+    return rows
+
+
+def _sum(document: Mapping[str, Any], key: str) -> int:
+    return sum(int(item.get(key) or 0) for item in listed(document, "initialisers"))
+
+
+# -- precision ------------------------------------------------------------------------------------
+
+
+def precision(recipe: Mapping[str, Any], facts: Mapping[str, Any], documents: Mapping[str, Any]) -> Section:
+    """Datatypes, what they cost, and the error at each fused layer's boundary."""
+    count = facts["quantized_ops_count"]
+    given = recipe["precision"] != "int8"
+    came = f"; {count:,} quantised operations, as the source model has them" if count and given else ""
+    found, said = documents.get("accuracy.json") or {}, documents.get("precision.json") or {}
+    rows = [
+        (
+            "Precision",
+            recipe["precision"].upper() + (" with TF32" if recipe["tf32"] else ", TF32 off") + came,
+        ),
+        ("As built", precisions(facts, tf32=recipe["tf32"])),
+    ]
+    if said:
+        kept = [str(name) for name in said.get("kept_fp32") or ()]
+        shown, rest = cut(kept, "precision.json", 24)
+        rows.append(("Kept in FP32", (", ".join(shown) or "nothing") + (f"; {rest}" if rest else "")))
+        rows.append(("Weights too large for it", f"{_sum(said, 'overflow'):,}"))
+        rows.append(("Weights below its normal range", f"{_sum(said, 'subnormal'):,}"))
+    rows += [
+        ("Error against the source", _largest(found)),
+        ("First layer past the bound", _first(found)),
+    ]
+    lost = [item for item in listed(said, "initialisers") if item.get("overflow") or item.get("subnormal")]
+    tables = [_initialisers(lost)] if lost else []
+    edges = listed(found, "boundaries")
+    figures = []
+    if edges:
+        figures.append(_boundary_plot(edges, found.get("first_past_bound")))
+        tables.append(_boundary_table(edges))
+    return Section("Precision and error", rows, figures=figures, tables=tables)
+
+
+def _largest(found: Mapping[str, Any]) -> str:
+    if not found:
+        return f"{NOT_MEASURED} at the build; {_DEVICE}"
+    return (
+        f"at most {figure(found.get('error_max'))} in any output" if found.get("error_max") else NOT_MEASURED
+    )
+
+
+def _first(found: Mapping[str, Any]) -> str:
+    if not listed(found, "boundaries"):
+        return NOT_MEASURED
+    return str(found.get("first_past_bound") or "none")
+
+
+def _initialisers(lost: Sequence[Mapping[str, Any]]) -> Table:
+    shown, rest = cut(lost, "precision.json")
+    rows = [
+        (str(i.get("name")), figure(i.get("elements")), figure(i.get("overflow") or 0),
+         figure(i.get("subnormal") or 0), figure(i.get("max_abs")))
+        for i in shown
+    ]  # fmt: skip
+    head = ("Weights", "Elements", "Too large", "Below normal range", "Largest")
+    return Table("Weights that lose more than digits", head, rows, (1, 2, 3, 4), rest)
+
+
+def _boundary_plot(edges: Sequence[Mapping[str, Any]], first: Any) -> Figure:
+    items = [
+        Bar(
+            str(e.get("layer") or e.get("tensor")), value,
+            text=figure(e.get("error_relative")), marked=first is not None and e.get("layer") == first,
+        )
+        for e in edges
+        if (value := decimal_of(e.get("error_relative"))) is not None
+    ]  # fmt: skip
+    shown, words = _worst(items)
+    title = "Relative error at the output of each fused layer, in the order of the engine"
+    mark = "; the first past the bound has stripes" if any(item.marked for item in shown) else ""
+    return Figure(bars(title, shown, name="boundaries", logarithmic=True), f"{title}{mark}{words}")
+
+
+def _worst(items: list[Bar]) -> tuple[list[Bar], str]:
+    """The largest ones, in their order, and words for it where some are left out."""
+    if len(items) <= PLOTTED_MAX:
+        return items, ""
+    order = sorted(range(len(items)), key=lambda at: (not items[at].marked, -items[at].value, at))
+    kept = sorted(order[:PLOTTED_MAX])
+    return [items[at] for at in kept], f"; the {PLOTTED_MAX} largest of {len(items):,}"
+
+
+def _boundary_table(edges: Sequence[Mapping[str, Any]]) -> Table:
+    shown, rest = cut(edges, "accuracy.json")
+    keys = ("error_max", "error_rms", "error_relative", "cosine")
+    rows = [
+        (
+            str(edge.get("layer") or "not told"),
+            " + ".join(map(str, edge.get("nodes") or ())) or str(edge.get("tensor")),
+            *(figure(edge.get(key)) for key in keys),
+        )
+        for edge in shown
+    ]
+    head = ("Layer", "Up to", "Largest", "RMS", "Relative", "Cosine")
+    return Table("Error at the output of each fused layer", head, rows, (2, 3, 4, 5), rest)
+
+
+# -- accuracy -------------------------------------------------------------------------------------
+
+
+def accuracy(recipe: Mapping[str, Any], documents: Mapping[str, Any]) -> Section:
+    """How the built graph decides against its source."""
+    title, found = "How well it agrees with its source", documents.get("accuracy.json") or {}
+    if not found:
+        why = "" if recipe.get("validation") else "; the recipe names no validation set"
+        return Section(title, [("Accuracy", f"{NOT_MEASURED} at the build{why}; {_DEVICE}")])
+    confidence = percent(found.get("confidence") or recipe["gate"].get("confidence"))
+    rows = [
+        ("Measured", f"{_samples(found)}, {found.get('measured_on') or 'it is not said where'}"),
+        ("Verdict", _verdict(found)),
+        ("Decisions", _decisions(found, confidence)),
+        ("Right answers (top-1)", _top1(found)),
+        ("Largest error", figure(found.get("error_max"))),
+        ("Signal to noise (PSNR)", _unit(found.get("psnr_db"), " dB")),
+        ("Smallest cosine similarity", figure(found.get("cosine_min"))),
+        ("KL divergence", _divergence(found)),
+    ]
+    slices = listed(found, "slices")
+    if not slices:
+        return Section(title, [*rows, ("By group", NOT_MEASURED)])
+    return Section(title, rows, figures=_slice_plot(found, slices, confidence), tables=[_slice_table(slices)])
+
+
+def _samples(found: Mapping[str, Any]) -> str:
+    count = found.get("samples")
+    return "samples not counted" if count is None else counted(count, "sample")
+
+
+def _verdict(found: Mapping[str, Any]) -> str:
+    passed, findings = found.get("passed"), [str(f) for f in found.get("findings") or ()]
+    if passed is None:
+        return "not judged"
+    return "inside every bound of the recipe" if passed else "outside: " + "; ".join(findings)
+
+
+def _decisions(found: Mapping[str, Any], confidence: str) -> str:
+    flips, samples = found.get("flips"), found.get("samples")
+    if flips is None or not samples:
+        return NOT_MEASURED
+    text = f"{flips:,} of {samples:,} differ from the source's ({percent(flips / samples)})"
+    upper = found.get("flips_upper")
+    return text if upper is None else f"{text}; with {confidence} confidence at most {percent(upper)} do"
+
+
+def _top1(found: Mapping[str, Any]) -> str:
+    if found.get("top1") is None:
+        return f"{NOT_MEASURED}: true answers are not known"
+    return f"{percent(found['top1'])}; the source gives {percent(found.get('top1_source'))}"
+
+
+def _unit(value: Any, unit: str) -> str:
+    return figure(value) + ("" if value is None or decimal_of(value) is None else unit)
+
+
+def _divergence(found: Mapping[str, Any]) -> str:
+    keys = (("kl_mean", "mean"), ("kl_p999", "99.9 % below"), ("kl_max", "largest"))
+    if all(found.get(key) is None for key, _ in keys):
+        return NOT_MEASURED
+    return ", ".join(f"{words} {figure(found.get(key))}" for key, words in keys)
+
+
+def _slice_plot(
+    found: Mapping[str, Any], slices: Sequence[Mapping[str, Any]], confidence: str
+) -> list[Figure]:
+    groups = [(f"{s.get('slice')}: {s.get('value')}", s) for s in slices]
+    items = []
+    for name, one in [("all", found), *groups]:
+        flips, samples = one.get("flips"), one.get("samples")
+        if flips is not None and samples:
+            upper = decimal_of(one.get("flips_upper"))
+            bound = "" if upper is None else f"; {percent(upper)}"
+            items.append(Bar(name, flips / samples, upper=upper, text=f"{percent(flips / samples)}{bound}"))
+    if not items:
+        return []
+    shown, rest = items[:PLOTTED_MAX], len(items) - PLOTTED_MAX
+    words = f"Share of decisions that differ, and its upper bound at {confidence} confidence, by group"
+    caption = words + (f"; {rest:,} more groups are in accuracy.json" if rest > 0 else "")
+    return [Figure(bars(words, shown, name="slices", share=True), caption)]
+
+
+def _slice_table(slices: Sequence[Mapping[str, Any]]) -> Table:
+    shown, rest = cut(slices, "accuracy.json")
+    rows = [
+        (f"{s.get('slice')}: {s.get('value')}", figure(s.get("samples")), figure(s.get("flips")),
+         percent(s.get("flips_upper")), percent(s.get("top1")))
+        for s in shown
+    ]  # fmt: skip
+    head = ("Group", "Samples", "Decisions changed", "At most", "Top-1")
+    return Table("Decisions by group", head, rows, (1, 2, 3, 4), rest)
+
+
+# -- calibration ----------------------------------------------------------------------------------
+
+
+def calibration(recipe: Mapping[str, Any], documents: Mapping[str, Any]) -> list[Section]:
+    """The calibration set, its ranges, and whether it stands for the reference data; INT8 only."""
+    ranges = documents.get("calibration/ranges.json") or {}
+    stands = documents.get("representativeness.json") or {}
+    made = documents.get("calibration/manifest.json") or {}
+    if not (ranges or stands or made):
+        if recipe["precision"] != "int8":
+            return []
+        return [Section("What it was calibrated on", [("Calibration", NOT_MEASURED)])]
+    rows = [*_set_rows(recipe.get("calibration") or {}, made, ranges), *_standing(stands)]
+    tensors, outside = listed(ranges, "tensors"), listed(stands, "tensors")
+    figures, tables = [], []
+    if tensors:
+        figures.append(_range_plot(tensors))
+        tables.append(_range_table(tensors))
+    if outside:
+        ordered = sorted(outside, key=lambda t: -(decimal_of(t.get("share_outside")) or 0.0))
+        figures += _outside_plot(ordered)
+        tables.append(_outside_table(ordered))
+    return [Section("What it was calibrated on", rows, figures=figures, tables=tables)]
+
+
+def _set_rows(
+    asked: Mapping[str, Any], made: Mapping[str, Any], ranges: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    said = {**asked, **made}
+    count = ranges.get("samples") or made.get("count")
+    rows = [
+        ("Method", str(ranges.get("method") or said.get("method") or "not said")),
+        ("Samples", figure(count) if isinstance(count, int) else "not said"),
+    ]
+    for key, words in (("source", "Source"), ("licence", "Licence"), ("rule", "Selection"), ("seed", "Seed")):
+        value = said.get(key, (said.get("select") or {}).get(key))
+        if isinstance(value, str | int):
+            rows.append((words, str(value)))
+    times = made.get("times") or made.get("time_range")
+    if isinstance(times, Mapping):
+        rows.append(("Times", " to ".join(str(value) for value in times.values())))
+    elif isinstance(times, list | tuple) and times:
+        rows.append(("Times", f"{times[0]} to {times[-1]}"))
+    return rows
+
+
+def _standing(stands: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if not stands:
+        return [("Stands for the reference data", f"{NOT_MEASURED}: the recipe names no reference set")]
+    samples = stands.get("samples")
+    rows = [("Compared with", f"{figure(samples)} samples of {stands.get('reference') or 'a set not named'}")]
+    shares = [(share, t) for t in listed(stands, "tensors")
+              if (share := decimal_of(t.get("share_outside"))) is not None]  # fmt: skip
+    if shares:
+        share, worst = max(shares, key=lambda pair: pair[0])
+        where = f"tensor {worst.get('tensor')}" + (
+            f" of layer {worst['layer']}" if worst.get("layer") else ""
+        )
+        rows.append(("Values outside the range", f"at most {percent(share)}, at {where}"))
+    else:
+        rows.append(("Values outside the range", NOT_MEASURED))
+    return rows
+
+
+def _range_plot(tensors: Sequence[Mapping[str, Any]]) -> Figure:
+    found = []
+    for t in tensors:
+        low, high = decimal_of(t.get("min")), decimal_of(t.get("max"))
+        if low is not None and high is not None and low <= high:
+            found.append((str(t.get("tensor")), low, high))
+    rest = len(found) - PLOTTED_MAX
+    words = "Calibrated range of each tensor, smallest to largest value kept"
+    caption = words + (f"; the first {PLOTTED_MAX} of {len(found):,}" if rest > 0 else "")
+    return Figure(spans(words, found[:PLOTTED_MAX], name="ranges"), caption)
+
+
+def _range_table(tensors: Sequence[Mapping[str, Any]]) -> Table:
+    shown, rest = cut(tensors, "calibration/ranges.json")
+    rows = [
+        (str(t.get("tensor")), str(t.get("layer") or ""), figure(t.get("min")), figure(t.get("max")),
+         _many(t.get("scale")), _many(t.get("zero_point")))
+        for t in shown
+    ]  # fmt: skip
+    head = ("Tensor", "Layer", "Smallest", "Largest", "Scale", "Zero point")
+    return Table("Ranges, scales and zero points", head, rows, (2, 3, 4, 5), rest)
+
+
+def _many(value: Any) -> str:
+    """One value, or the first of one a channel."""
+    if isinstance(value, list | tuple):
+        return (
+            f"{figure(value[0])} and {len(value) - 1:,} more"
+            if len(value) > 1
+            else figure(*value[:1] or [None])
+        )
+    return figure(value)
+
+
+def _outside_plot(ordered: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    items = []
+    for t in ordered[:PLOTTED_MAX]:
+        share = decimal_of(t.get("share_outside"))
+        if share is not None:
+            slices = [decimal_of(s.get("share_outside")) for s in listed(t, "slices")]
+            worst = max((s for s in slices if s is not None), default=None)
+            items.append(Bar(str(t.get("tensor")), share, upper=worst, text=percent(share)))
+    if not items:
+        return []
+    words = "Share of reference values outside the calibrated range, by tensor"
+    more = "; the line ends at the worst group" if any(item.upper is not None for item in items) else ""
+    rest = f"; the {len(items)} largest of {len(ordered):,}" if len(ordered) > PLOTTED_MAX else ""
+    return [Figure(bars(words, items, name="outside", share=True), words + more + rest)]
+
+
+def _outside_table(ordered: Sequence[Mapping[str, Any]]) -> Table:
+    shown, rest = cut(ordered, "representativeness.json")
+    rows = []
+    for t in shown:
+        groups = sorted(listed(t, "slices"), key=lambda s: -(decimal_of(s.get("share_outside")) or 0.0))
+        worst = groups[0] if groups else None
+        text = (
+            f"{worst.get('slice')}: {worst.get('value')}, {percent(worst.get('share_outside'))}"
+            if worst
+            else ""
+        )
+        rows.append((str(t.get("tensor")), str(t.get("layer") or ""), percent(t.get("share_outside")), text))
+    return Table(
+        "Values outside the calibrated range", ("Tensor", "Layer", "Outside", "Worst group"), rows, (2,), rest
+    )
