@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from pellucid.testing.builds import write_recipe
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
+ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "registry.example/team/pellucid@sha256:" + "ab" * 32
 COMMIT = "e" * 40
 DOCKER = '''\
@@ -154,3 +156,18 @@ def test_the_command_refuses_a_tag_in_words(sources: Path) -> None:
     assert done.returncode == 2
     assert "--image: expected NAME@sha256:<64 hex digits>, got 'pellucid:1.0'" in done.stderr
     assert "a tag can be moved" in done.stderr
+
+
+def test_the_commands_of_the_how_to_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "build-in-a-cluster.md").read_text()
+    blocks = re.findall(r"(?ms)^```sh\n(.*?)^```$", page)
+    assert len(blocks) == 2
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "BASE": IMAGE, "IMAGE": IMAGE}
+    script = "\n".join(blocks)
+    command = ["bash", "-eu", "-o", "pipefail", "-c", script]
+    subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, timeout=60)
+    written = sorted(path.name for path in (tmp_path / "deploy-digits").iterdir())
+    assert written == ["Dockerfile", "job.yaml", "workflow.yml"]
+    name = yaml.safe_load_all((tmp_path / "deploy-digits" / "job.yaml").read_text())
+    assert {document["metadata"]["name"][:19] for document in name} == {"build-digits-1-0-0-"}

@@ -182,8 +182,10 @@ def source_state(folder: Path, said: Mapping[str, str]) -> tuple[str | None, boo
     """
     commit, dirty, reason = repository(folder)
     named = said.get(COMMIT, "")
-    if commit is not None or not named:
-        return commit, dirty, reason, reason
+    if commit is not None:
+        return commit, dirty, "", reason
+    if not named:
+        return None, None, f"{reason}, and {COMMIT} names no commit", reason
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", named):
         wrong = f"{COMMIT}: expected 40 or 64 hex digits, got {_plain(named)!r:.80}"
         return None, None, wrong, wrong
