@@ -21,6 +21,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {  # verb -> (module, one line of hel
     "qualify": ("qualify", "Measure a package on this device and attest it."),
     "approve": ("approve", "Sign an approval for a package."),
     "verify": ("verify", "Check a package: signature, manifest, policy."),
+    "diff": ("diff", "Compare two builds: what differs, what matters first."),
     "inspect": ("inspect", "Show what is inside a package."),
     "serve": ("serve", "Serve admitted packages and record every call."),
     "call": ("call", "Call a served model."),

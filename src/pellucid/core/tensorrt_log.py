@@ -17,7 +17,7 @@ from pellucid.core.tensorrt_layers import BoundTensor, Layer, fingerprint
 from pellucid.core.tensorrt_reader import MESSAGES_MAX, Line, Message, Said, read_messages
 from pellucid.errors import FormatError, LimitError, ParseError
 
-__all__ = ["LogFacts", "Message", "Said", "decode_log", "parse_log", "read_messages"]
+__all__ = ["LogFacts", "Message", "Said", "decode_log", "parse_log", "read_messages", "verify_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def parse_log(lines: Iterable[Line], nodes: Sequence[str] | None = None) -> LogF
         LimitError: A log larger than any build writes.
     """
     said = read_messages(lines)
-    _refuse_names(said, nodes or ())
+    verify_names(said, nodes or ())
     if len(said.dumps) > 1:
         raise ParseError(
             f"build log: expected one Layers dump, got {len(said.dumps)}", hint="build for one target"
@@ -118,7 +118,12 @@ def parse_log(lines: Iterable[Line], nodes: Sequence[str] | None = None) -> LogF
     )
 
 
-def _refuse_names(said: Said, nodes: Sequence[str]) -> None:
+def verify_names(said: Said, nodes: Sequence[str]) -> None:
+    """Refuse a log with a name that could imitate a line.
+
+    Raises:
+        ParseError: There is one.
+    """
     unsafe = [*said.unsafe_names, *(name for name in nodes if not is_plain_name(name))]
     if unsafe:
         raise ParseError(

@@ -30,12 +30,14 @@ _ROWS: Final = (
     ("foreign", r"ForeignNode (?P<name>\{ForeignNode\[.*\]\}) metadata: (?P<meta>.*)"),
     ("pattern", r"Found (?P<name>.*) to be part of (?P<pat>[\w -]{1,64}) pattern\."),
     ("autotune", r"\*{15} Autotuning format combination: (?P<fmt>.*) \*{15}"),
-    ("timing", r"-{15} Timing Runner: (?P<layer>.*) \((?P<runner>\w+)\[(?P<id>0x[0-9a-f]+)\]\)"),
+    ("timing", r"-{15} Timing Runner: (?P<layer>.*) \((?P<runner>\w+)(?:\[(?P<id>0x[0-9a-f]+)\])?\)"),
     (  # classic form (TensorRT 10, 11); not measured
         "tactic_time",
         r"(?:Tactic Name: (?P<name>[!-~]+) )?Tactic: (?P<tactic>0x[0-9a-f]{1,32})"
         rf" Time: (?P<time>{_DECIMAL})",
     ),
+    ("fastest", rf"Fastest Tactic: 0x[0-9a-f]{{1,32}} Time: {_DECIMAL}"),  # classic form
+    ("skipping", r"Skipping \w+: No valid tactics for .*"),  # classic form
     ("chose", r">{15} Chose Runner Type: (?P<runner>\w+) Tactic: (?P<tactic>0x[0-9a-f]+)"),
     (
         "layer_mem",
@@ -76,6 +78,10 @@ _KINDS_BY_FIRST: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
 for _kind, _text in _ROWS:
     for _first in _FIRST.get(_kind, _text.removeprefix("\\")[:1]):
         _KINDS_BY_FIRST.setdefault(_first, []).append((_kind, re.compile(_text, _FLAGS)))
+_FASTEST: Final = re.compile(  # classic form
+    r"(?P<layer>.*) \(\w+(?:\[0x[0-9a-f]+\])?\) profiling completed in " + _DECIMAL + r" seconds\."
+    r" Fastest Tactic: 0x[0-9a-f]{1,32} Time: " + _DECIMAL, _FLAGS,
+)  # fmt: skip
 _NODE_IO: Final = re.compile(r"(?P<name>.*) \[(?P<op>\w+)\] (?:inputs|outputs): (?:.*, )?", _FLAGS)
 
 NAMED: Final = {
@@ -129,6 +135,8 @@ def kind_of(message: str) -> tuple[str, dict[str, str]]:
     # first, since a node's name could begin like any other kind
     if message.endswith((", ", "puts: ")) and (found := _NODE_IO.fullmatch(message)):
         return "node_io", found.groupdict("")
+    if " profiling completed in " in message and _FASTEST.fullmatch(message):
+        return "fastest", {}
     for kind, pattern in _KINDS_BY_FIRST.get(message[:1], ()):
         if found := pattern.fullmatch(message):
             return kind, found.groupdict("")

@@ -21,6 +21,7 @@ from pellucid.core.tensorrt_messages import (
 )
 from pellucid.errors import LimitError
 
+ENGINE_LAYERS_START: Final = "Engine Layer Information:\n"
 MESSAGES_MAX: Final = 5_000_000  # limit: the longest log measured has 60,800
 _LISTED_MAX: Final = 100  # limit: unsafe names shown; all are counted
 _ERRORS: Final = {"ERROR", "INTERNAL_ERROR", "FATAL"}
@@ -51,20 +52,28 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class TimedTactic:
-    """A tactic that the builder timed on a GPU (classic form); milliseconds are the text it printed."""
+    """A tactic that the builder timed on a GPU (classic form); milliseconds are the text it printed.
+
+    Attributes:
+        format: Formats of the layer's tensors that were being tried, as printed, or ``""``.
+    """
 
     layer: str
     runner: str
     tactic: str
     name: str
     time_ms: str
+    format: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenTactic:
+    """The fastest tactic of one combination of formats; which combination won, the end of the log says."""
+
     layer: str
     runner: str
     tactic: str
+    format: str = ""
 
 
 @dataclass(slots=True)
@@ -82,6 +91,7 @@ class Said:
         kinds: Messages of each kind.
         unknown: Messages of no known kind.
         dumps: Layers dumps, unread.
+        engine_layers: Lists of layers as a builder without DETAILED verbosity prints them, unread.
     """
 
     messages: int = 0
@@ -100,7 +110,9 @@ class Said:
     kinds: dict[str, int] = field(default_factory=dict)
     unknown: int = 0
     dumps: list[str] = field(default_factory=list)
+    engine_layers: list[str] = field(default_factory=list)
     _timing: tuple[str, str] = ("", "")
+    _format: str = ""
 
     @property
     def form(self) -> str:
@@ -141,6 +153,9 @@ def _take(said: Said, message: str) -> None:
     if message.startswith(DUMP_START) and kind != "node_io":
         said.dumps.append(message)
         kind = "layers"
+    elif message.startswith(ENGINE_LAYERS_START) and kind == "unknown":
+        said.engine_layers.append(message)
+        kind = "engine_layers"
     said.kinds[kind] = said.kinds.get(kind, 0) + 1
     for key in NAMED.get(kind, ()):
         if fields.get(key) and not is_plain_name(fields[key]):
@@ -160,11 +175,17 @@ def _take(said: Said, message: str) -> None:
             said.profiles += 1
         case "target_ccs":
             said.targets = int(fields["n"])
+        case "autotune":
+            said._format = fields["fmt"]
         case "timing":
             said._timing = (fields["layer"], fields["runner"])
         case "tactic_time":
             said.timed.append(
-                TimedTactic(*said._timing, fields["tactic"], fields["name"] or "", fields["time"])
+                TimedTactic(
+                    *said._timing, fields["tactic"], fields["name"] or "", fields["time"], said._format
+                )
             )
         case "chose":
-            said.chosen.append(ChosenTactic(said._timing[0], fields["runner"], fields["tactic"]))
+            said.chosen.append(
+                ChosenTactic(said._timing[0], fields["runner"], fields["tactic"], said._format)
+            )
