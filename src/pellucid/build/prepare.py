@@ -6,9 +6,11 @@ Runs in a child process, never in the caller's: a hostile file may crash its rea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pellucid.build import precision, preflight
+from pellucid.build import precision
+from pellucid.build.canonical_graph import canonicalise
 
 if TYPE_CHECKING:
     from pellucid.build.worker import Task
@@ -46,15 +48,15 @@ def prepare(task: Task) -> Prepared:
         ParseError, PrecisionError, RecipeError: The model, or what the recipe asks of it, does not hold.
     """
     request = task.request
-    canonical = preflight.prepare(request["model"], request["recipe"])
+    canonical = canonicalise(request["model"], request["recipe"], Path(request["model_folder"]))
     task.phase("precision")
     precise = precision.apply(canonical.compiled, request["recipe"], request["files"])
     return Prepared(
         compiled=precise.model,
-        source=request["model"],
+        source=canonical.source,
         names=canonical.names,
-        steps=precise.steps,
-        external={},
+        steps=[*canonical.steps, *precise.steps],
+        external=canonical.external,
         documents=precise.documents,
         graph={},
         notes=[*canonical.notes, *precise.notes],

@@ -34,6 +34,7 @@ class BuildFacts:
         environment: ``environment.json`` as an object.
         dependencies: Source model, recipe as written, meaning, validation data, ...
         byproducts: Build log and the builder's stderr.
+        steps: What was done to the model before the builder saw it, with digests around each step.
         versions: Component -> version of what did the work.
         started, finished: RFC 3339 times.
     """
@@ -47,6 +48,7 @@ class BuildFacts:
     invocation: str
     started: str
     finished: str
+    steps: Sequence[Mapping[str, Any]] = ()
 
 
 def make_provenance(facts: BuildFacts) -> bytes:
@@ -55,7 +57,10 @@ def make_provenance(facts: BuildFacts) -> bytes:
         "buildDefinition": {
             "buildType": BUILD_TYPE,
             "externalParameters": {"recipe": dict(facts.recipe)},
-            "internalParameters": {"environment": dict(facts.environment)},
+            "internalParameters": {
+                "environment": dict(facts.environment),
+                "steps": [dict(step) for step in facts.steps],
+            },
             "resolvedDependencies": [_descriptor(m) for m in facts.dependencies],
         },
         "runDetails": {
