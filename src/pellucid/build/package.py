@@ -177,6 +177,7 @@ def _provenance(made: Made, engine_path: str, digests: Mapping[str, str]) -> byt
             invocation=sha256((made.started + digests["engine"] + digests["log"]).encode()),
             started=made.started,
             finished=made.finished,
+            steps=made.prepared["steps"],
         )
     )
 
