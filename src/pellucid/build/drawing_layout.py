@@ -140,8 +140,8 @@ def _columns(
     fit = int((sheet.width + BAND) // (widest + BAND)) if widest > 0 else 1
     if fit < 2 or total <= sheet.height * 1.15:
         return 1
-    bands = -(-total // (fit * sheet.height))
-    return int(-(-total // sheet.height) if bands == 1 else bands * fit)
+    bands = -(-total // (fit * sheet.height * 1.2))
+    return int(min(fit, -(-total // sheet.height)) if bands == 1 else bands * fit)
 
 
 def _cuts(rank: list[int], edges: Sequence[tuple[int, int]], heights: list[float], count: int) -> list[int]:

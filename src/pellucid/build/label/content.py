@@ -103,3 +103,13 @@ def listed(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     """Mappings under a key; nothing where the document has another shape."""
     value = document.get(key)
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []
+
+
+def told(item: Mapping[str, Any], *keys: str) -> str:
+    """The first of these keys that is there, as text; ``not told`` where none is."""
+    return next((str(item[key]) for key in keys if item.get(key) not in (None, "")), "not told")
+
+
+def group(item: Mapping[str, Any]) -> str:
+    """Name and value of a slice."""
+    return f"{told(item, 'slice')}: {told(item, 'value')}"

@@ -19,8 +19,10 @@ from pellucid.build.label.content import (
     cut,
     decimal_of,
     figure,
+    group,
     listed,
     percent,
+    told,
 )  # fmt: skip
 from pellucid.build.label.plots import Bar, bars, spans
 
@@ -97,7 +99,7 @@ def _first(found: Mapping[str, Any]) -> str:
 def _initialisers(lost: Sequence[Mapping[str, Any]]) -> Table:
     shown, rest = cut(lost, "precision.json")
     rows = [
-        (str(i.get("name")), figure(i.get("elements")), figure(i.get("overflow") or 0),
+        (told(i, "name"), figure(i.get("elements")), figure(i.get("overflow") or 0),
          figure(i.get("subnormal") or 0), figure(i.get("max_abs")))
         for i in shown
     ]  # fmt: skip
@@ -108,7 +110,7 @@ def _initialisers(lost: Sequence[Mapping[str, Any]]) -> Table:
 def _boundary_plot(edges: Sequence[Mapping[str, Any]], first: Any) -> Figure:
     items = [
         Bar(
-            str(e.get("layer") or e.get("tensor")), value,
+            told(e, "layer", "tensor"), value,
             text=figure(e.get("error_relative")), marked=first is not None and e.get("layer") == first,
         )
         for e in edges
@@ -134,8 +136,8 @@ def _boundary_table(edges: Sequence[Mapping[str, Any]]) -> Table:
     keys = ("error_max", "error_rms", "error_relative", "cosine")
     rows = [
         (
-            str(edge.get("layer") or "not told"),
-            " + ".join(map(str, edge.get("nodes") or ())) or str(edge.get("tensor")),
+            told(edge, "layer"),
+            " + ".join(map(str, edge.get("nodes") or ())) or told(edge, "tensor"),
             *(figure(edge.get(key)) for key in keys),
         )
         for edge in shown
@@ -211,7 +213,7 @@ def _divergence(found: Mapping[str, Any]) -> str:
 def _slice_plot(
     found: Mapping[str, Any], slices: Sequence[Mapping[str, Any]], confidence: str
 ) -> list[Figure]:
-    groups = [(f"{s.get('slice')}: {s.get('value')}", s) for s in slices]
+    groups = [(group(s), s) for s in slices]
     items = []
     for name, one in [("all", found), *groups]:
         flips, samples = one.get("flips"), one.get("samples")
@@ -230,7 +232,7 @@ def _slice_plot(
 def _slice_table(slices: Sequence[Mapping[str, Any]]) -> Table:
     shown, rest = cut(slices, "accuracy.json")
     rows = [
-        (f"{s.get('slice')}: {s.get('value')}", figure(s.get("samples")), figure(s.get("flips")),
+        (group(s), figure(s.get("samples")), figure(s.get("flips")),
          percent(s.get("flips_upper")), percent(s.get("top1")))
         for s in shown
     ]  # fmt: skip
@@ -293,7 +295,7 @@ def _standing(stands: Mapping[str, Any]) -> list[tuple[str, str]]:
               if (share := decimal_of(t.get("share_outside"))) is not None]  # fmt: skip
     if shares:
         share, worst = max(shares, key=lambda pair: pair[0])
-        where = f"tensor {worst.get('tensor')}" + (
+        where = f"tensor {told(worst, 'tensor')}" + (
             f" of layer {worst['layer']}" if worst.get("layer") else ""
         )
         rows.append(("Values outside the range", f"at most {percent(share)}, at {where}"))
@@ -307,7 +309,7 @@ def _range_plot(tensors: Sequence[Mapping[str, Any]]) -> Figure:
     for t in tensors:
         low, high = decimal_of(t.get("min")), decimal_of(t.get("max"))
         if low is not None and high is not None and low <= high:
-            found.append((str(t.get("tensor")), low, high))
+            found.append((told(t, "tensor"), low, high))
     rest = len(found) - PLOTTED_MAX
     words = "Calibrated range of each tensor, smallest to largest value kept"
     caption = words + (f"; the first {PLOTTED_MAX} of {len(found):,}" if rest > 0 else "")
@@ -317,7 +319,7 @@ def _range_plot(tensors: Sequence[Mapping[str, Any]]) -> Figure:
 def _range_table(tensors: Sequence[Mapping[str, Any]]) -> Table:
     shown, rest = cut(tensors, "calibration/ranges.json")
     rows = [
-        (str(t.get("tensor")), str(t.get("layer") or ""), figure(t.get("min")), figure(t.get("max")),
+        (told(t, "tensor"), str(t.get("layer") or ""), figure(t.get("min")), figure(t.get("max")),
          _many(t.get("scale")), _many(t.get("zero_point")))
         for t in shown
     ]  # fmt: skip
@@ -343,7 +345,7 @@ def _outside_plot(ordered: Sequence[Mapping[str, Any]]) -> list[Figure]:
         if share is not None:
             slices = [decimal_of(s.get("share_outside")) for s in listed(t, "slices")]
             worst = max((s for s in slices if s is not None), default=None)
-            items.append(Bar(str(t.get("tensor")), share, upper=worst, text=percent(share)))
+            items.append(Bar(told(t, "tensor"), share, upper=worst, text=percent(share)))
     if not items:
         return []
     words = "Share of reference values outside the calibrated range, by tensor"
@@ -358,12 +360,8 @@ def _outside_table(ordered: Sequence[Mapping[str, Any]]) -> Table:
     for t in shown:
         groups = sorted(listed(t, "slices"), key=lambda s: -(decimal_of(s.get("share_outside")) or 0.0))
         worst = groups[0] if groups else None
-        text = (
-            f"{worst.get('slice')}: {worst.get('value')}, {percent(worst.get('share_outside'))}"
-            if worst
-            else ""
-        )
-        rows.append((str(t.get("tensor")), str(t.get("layer") or ""), percent(t.get("share_outside")), text))
+        text = f"{group(worst)}, {percent(worst.get('share_outside'))}" if worst else ""
+        rows.append((told(t, "tensor"), str(t.get("layer") or ""), percent(t.get("share_outside")), text))
     return Table(
         "Values outside the calibrated range", ("Tensor", "Layer", "Outside", "Worst group"), rows, (2,), rest
     )

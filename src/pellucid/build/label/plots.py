@@ -18,6 +18,7 @@ _TEXT: Final = 150.0  # room for numbers
 _ROW: Final = 24.0
 _TOP: Final = 24.0
 _SIZE: Final = 12.0
+_TINY: Final = 1e-30  # smaller numbers are drawn as zero
 _DECADES_MAX: Final = 9  # of a logarithmic axis: what is smaller lies at its left end
 
 Scale = Callable[[float], float]
@@ -48,7 +49,7 @@ def bars(
         name: Of the plot; makes its ids unique on a page.
         share: Values are shares of one, ticks are percent.
     """
-    values = [v for i in items for v in (i.value, i.upper) if v is not None and v > 0]
+    values = [v for i in items for v in (i.value, i.upper) if v is not None and v > _TINY]
     scale, ticks = _decades(values) if logarithmic else _linear(values, percent=share)
     out = _axis(ticks, len(items), grid=share or logarithmic)
     for at, item in enumerate(items):
@@ -120,7 +121,7 @@ def _decades(values: Sequence[float]) -> tuple[Scale, list[tuple[float, str]]]:
     low = max(min(low, high - 1), high - _DECADES_MAX)
 
     def scale(value: float) -> float:
-        return _place((math.log10(value) - low) / (high - low) if value > 0 else 0.0)
+        return _place((math.log10(value) - low) / (high - low) if value > _TINY else 0.0)
 
     step = 1 if high - low <= 5 else 2
     return scale, [(scale(10.0**k), f"{10.0**k:g}") for k in range(low, high + 1, step)]
@@ -128,7 +129,7 @@ def _decades(values: Sequence[float]) -> tuple[Scale, list[tuple[float, str]]]:
 
 def _both_sides(sizes: Sequence[float]) -> tuple[Scale, list[tuple[float, str]]]:
     """Linear around zero, logarithmic outside: asinh."""
-    found = [size for size in sizes if size > 0]
+    found = [size for size in sizes if size > _TINY]
     high = math.ceil(math.log10(max(found)) - 1e-9) if found else 0
     low = math.floor(math.log10(min(found)) + 1e-9) if found else -1
     low = max(min(low, high - 1), high - 3)

@@ -8,7 +8,17 @@ from typing import Any, Final
 
 from pellucid.build.label import measured
 from pellucid.build.label.composition import composition
-from pellucid.build.label.content import NOT_MEASURED, Figure, Section, Table, counted, cut, listed, size
+from pellucid.build.label.content import (
+    NOT_MEASURED,
+    Figure,
+    Section,
+    Table,
+    counted,
+    cut,
+    listed,
+    size,
+    told,
+)
 from pellucid.build.label.plots import Bar, bars
 from pellucid.core.qualification import backend_version
 
@@ -100,7 +110,7 @@ def _purpose(recipe: Mapping[str, Any], meaning: Mapping[str, Any]) -> Section:
     shown, rest = cut(features, "meaning.json")
     table = Table(
         "Inputs in the order of the columns", ("Column", "Name", "Unit"),
-        [(str(at), str(f.get("name")), str(f.get("unit") or "not said")) for at, f in enumerate(shown, 1)],
+        [(str(at), told(f, "name"), str(f.get("unit") or "not said")) for at, f in enumerate(shown, 1)],
         (0,), rest,
     )  # fmt: skip
     return Section("What it does", rows, tables=[table])
@@ -180,7 +190,7 @@ def _origin(
     table = Table(
         "What was done to the graph before the builder got it",
         ("Step", "What", "Graph after"),
-        [(str(s.get("step")), _words(s.get("detail")), str(s.get("after") or "not said")) for s in steps],
+        [(told(s, "step"), _words(s.get("detail")), str(s.get("after") or "not said")) for s in steps],
     )
     return Section("Where it comes from", rows, tables=[table])
 
