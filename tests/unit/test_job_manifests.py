@@ -151,13 +151,14 @@ def test_a_gpu_is_asked_for_only_by_whom_needs_it(recipe: Path, tmp_path: Path) 
     assert yaml.safe_load(asked["workflow.yml"])["jobs"]["build"]["runs-on"] == ["self-hosted", "gpu"]
 
 
-def test_a_builder_that_times_kernels_asks_for_its_gpu() -> None:
-    from types import SimpleNamespace
-
-    from pellucid.build.manifests import needs_gpu
-
-    wanted = {b: needs_gpu(SimpleNamespace(backend=b)) for b in ("onnxruntime", "tensorrt-rtx", "tensorrt")}  # type: ignore[arg-type]
-    assert wanted == {"onnxruntime": False, "tensorrt-rtx": False, "tensorrt": True}
+def test_a_builder_that_times_kernels_asks_for_its_gpu(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path / "x", "credit_like", **(RTX | {"backend": "tensorrt"}))
+    texts = written(path, base=None)
+    limits = [c["resources"]["limits"] for c in containers(documents(texts)[1])]
+    assert [each.get("nvidia.com/gpu") for each in limits] == [None, "1"]
+    assert documents(texts)[1]["spec"]["template"]["spec"]["tolerations"]
+    assert " --gpus 1 " in texts["workflow.yml"]
+    assert "nvidia.com/gpu" not in written(path, base=None, gpu=False)["job.yaml"]
 
 
 def test_names_fit_a_cluster_whatever_the_model_is_called(tmp_path: Path) -> None:
