@@ -184,6 +184,7 @@ def _judge(
         "inputs": compiled.result["inputs"], "outputs": compiled.result["outputs"],
         "files": files, "documents": prepared.result["documents"],
     }).result  # fmt: skip
+    stages.measured |= result["documents"]
     if result["findings"]:
         shown = "; ".join(result["findings"][:_FINDINGS_MAX])
         raise GateError(
@@ -246,6 +247,8 @@ def _failed(
     kept.mkdir(parents=True, exist_ok=True)
     (kept / "build.log.jsonl").write_bytes(stages.log)
     (kept / "build.stderr").write_bytes(stages.stderr)
+    for path, document in stages.measured.items():
+        (kept / path).write_bytes(canonical.encode(document))
     job.recorder.event(
         "build",
         _entry(recipe, written, stages.log)
@@ -257,6 +260,8 @@ def _failed(
         },
     )
     where = f"the whole log: {kept / 'build.log.jsonl'}"
+    if stages.measured:
+        where += f"; what was measured, beside it: {', '.join(stages.measured)}"
     return type(error)(error.message, hint=f"{error.hint}; {where}" if error.hint else where)
 
 

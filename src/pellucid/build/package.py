@@ -69,6 +69,8 @@ def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
         "inputs": _specs(made.result["inputs"]),
         "outputs": _specs(made.result["outputs"]),
     }
+    if "accuracy.json" in made.documents:
+        facts["accuracy_measured_on"] = made.documents["accuracy.json"]["measured_on"]
     engine_path = ENGINE_FOLDER + made.result["engine_name"]
     files = {
         "metadata.json": _metadata(made, facts, digests),
@@ -123,10 +125,10 @@ def _metadata(made: Made, facts: Mapping[str, Any], digests: Mapping[str, str]) 
         "builder_config.dynamic_shapes": bool(recipe["buckets"]),
         "output_engine_hash": digests["engine"],
     }
+    accuracy = made.documents.get("accuracy.json", {})
+    unmeasured = "not measured at build: attestations/, qualification"
     reasons = {
         "calibration_dataset_hash": f"{recipe['precision']} needs no calibration",
-        "accuracy_metrics.top1_acc": "measured on the device: attestations/, qualification",
-        "accuracy_metrics.psnr_db": "measured on the device: attestations/, qualification",
     }
     missing = {item["field"]: item["reason"] for item in made.environment["null_reasons"]}
     is_tensorrt = recipe["backend"].startswith("tensorrt")
@@ -144,6 +146,9 @@ def _metadata(made: Made, facts: Mapping[str, Any], digests: Mapping[str, str]) 
         ("gpu", made.environment["gpu"], missing.get("gpu", "")),
         ("driver", made.environment["driver"], missing.get("driver", "")),
         ("commit", made.environment["commit"], missing.get("commit", "")),
+        ("accuracy_metrics.top1_acc", accuracy.get("top1"),
+         "the validation set names no labels" if accuracy else unmeasured),
+        ("accuracy_metrics.psnr_db", accuracy.get("psnr_db"), unmeasured),
     ):  # fmt: skip
         if value is None:
             reasons[field] = reason

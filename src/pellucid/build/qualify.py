@@ -21,6 +21,7 @@ from pellucid.core.accuracy import Samples, decimal, measure, quantile
 from pellucid.core.bucket import place
 from pellucid.core.decision import decide
 from pellucid.core.digest import sha256
+from pellucid.core.gap import Gap
 from pellucid.core.tensor import Tensor, TensorSpec, datatype, rows, unpack_elements
 from pellucid.core.times import format_time
 from pellucid.core.tolerance import Difference, compare, widest
@@ -167,6 +168,7 @@ def _accuracy(
         truth=validation.truth,
         slices=validation.slices,
         error=_gap(source, engine).absolute,
+        gaps=_gaps(source, engine),
     )
     report = measure(samples, gate)
     flips = sum(len(set(row)) > 1 for row in zip(*labels.values(), strict=True))
@@ -238,6 +240,16 @@ def _gap(there: Sequence[Sequence[Tensor]], here: Sequence[Sequence[Tensor]]) ->
     """Largest difference over all outputs of all rows."""
     pairs = (pair for a, b in zip(there, here, strict=True) for pair in zip(a, b, strict=True))
     return widest([compare(a, b) for a, b in pairs])
+
+
+def _gaps(source: Sequence[Sequence[Tensor]], engine: Sequence[Sequence[Tensor]]) -> list[Gap]:
+    """One of each output of floats."""
+    gaps: dict[str, Gap] = {}
+    for here, there in zip(source, engine, strict=True):
+        for a, b in zip(here, there, strict=True):
+            if datatype(a.datatype).kind == "float":
+                gaps.setdefault(a.name, Gap()).add(unpack_elements(a), unpack_elements(b))
+    return list(gaps.values())
 
 
 def _judge_buckets(

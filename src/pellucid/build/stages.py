@@ -42,6 +42,7 @@ class Stages:
         log: Lines of all stages so far.
         stderr: What all children printed so far.
         ended: How the last child ended, in words.
+        measured: Path -> value of documents that the judge left, also when its gate failed.
     """
 
     recipe: Mapping[str, Any]
@@ -51,6 +52,7 @@ class Stages:
     stderr: bytes = b""
     ended: str = "not started"
     phases_ns: dict[str, int] = field(default_factory=dict)
+    measured: dict[str, Any] = field(default_factory=dict)
 
     def run(self, stage: str, request: Mapping[str, Any]) -> Staged:
         """Run one stage in a fresh child.

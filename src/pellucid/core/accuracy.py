@@ -1,7 +1,8 @@
 """Accuracy of an engine against its source: what the gate judges, and why it failed.
 
 Pure arithmetic over scores and decisions; fails closed on nothing measured and on non-finite
-numbers. Decimals leave as text. Source: requirement B8; spec/qualification.md, section 2.
+numbers. Decimals leave as text, ``inf`` where nothing differs (PSNR). Source: requirement B8;
+spec/accuracy.md, sections 2 and 3.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
+from pellucid.core.gap import Gap
 from pellucid.errors import UsageError
 
 KL_FLOOR: Final = 1e-12  # below float32's resolution of a probability; keeps KL finite on zeros
@@ -30,6 +32,8 @@ class Samples:
         truth: True labels, or ``()`` when there are none.
         slices: Name of a slice -> value per row.
         error: Largest difference over all outputs, where there are more than the deciding one.
+        gaps: One of each output of floats, all rows added; ``()`` measures the deciding one alone.
+        subject: What ``engine`` is, in a finding.
     """
 
     source: Rows
@@ -39,6 +43,8 @@ class Samples:
     truth: Sequence[str] = ()
     slices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     error: float = 0.0
+    gaps: Sequence[Gap] = ()
+    subject: str = "engine"
 
 
 def decimal(value: float) -> str:
@@ -143,10 +149,11 @@ def measure(samples: Samples, gate: Mapping[str, Any]) -> dict[str, Any]:
     report: dict[str, Any] = {
         "samples": count, "confidence": gate["confidence"], "top1": None, "top1_source": None,
         "kl_form": None, "kl_mean": None, "kl_p999": None, "kl_max": None, "error_max": None,
+        "psnr_db": None, "cosine_min": None, "cosine_mean": None,
         "flips": None, "flips_upper": None, "slices": [],
     }  # fmt: skip
     if not findings:
-        report |= _divergence(samples) | _tally(samples, range(count), confidence)
+        report |= _divergence(samples) | _fidelity(samples) | _tally(samples, range(count), confidence)
         report["slices"] = _slices(samples, confidence)
         findings = judge(report, gate)
     return report | {"passed": not findings, "findings": findings}
@@ -156,11 +163,11 @@ def _unmeasurable(samples: Samples) -> list[str]:
     if not samples.engine:
         return ["samples: expected a validation set, got none"]
     findings = []
-    for who, rows in (("source", samples.source), ("engine", samples.engine)):
+    for who, rows in (("source", samples.source), (samples.subject, samples.engine)):
         bad = sum(not all(map(math.isfinite, row)) for row in rows)
         if bad:
             findings.append(f"{who}: expected finite scores, got {bad} rows with NaN or infinity")
-    if not findings and not math.isfinite(samples.error):
+    if not findings and not all(map(math.isfinite, [samples.error, *(gap.largest for gap in samples.gaps)])):
         findings.append("outputs: expected finite differences, got NaN or infinity on one side")
     return findings
 
@@ -174,13 +181,35 @@ def _divergence(samples: Samples) -> dict[str, Any]:
     pairs = list(zip(samples.source, samples.engine, strict=True))
     kl = [kl_divergence(distribution(s, form), distribution(e, form)) for s, e in pairs]
     error = max(abs(a - b) for s, e in pairs for a, b in zip(s, e, strict=True))
+    error = max([error, samples.error, *(gap.largest for gap in samples.gaps)])
     return {
         "kl_form": form,
         "kl_mean": decimal(math.fsum(kl) / len(kl)),
         "kl_p999": decimal(quantile(kl, 0.999)),
         "kl_max": decimal(max(kl)),
-        "error_max": decimal(max(error, samples.error)),
+        "error_max": decimal(error),
     }
+
+
+def _fidelity(samples: Samples) -> dict[str, Any]:
+    """PSNR of the worst output; cosine of the worst row of any, and the mean."""
+    gaps = [gap for gap in samples.gaps if gap.elements] or _deciding(samples)
+    cosines = [value for gap in gaps for value in gap.cosines]
+    if not cosines:
+        return {}
+    return {
+        "psnr_db": decimal(min(gap.psnr_db for gap in gaps)),
+        "cosine_min": decimal(min(cosines)),
+        "cosine_mean": decimal(math.fsum(cosines) / len(cosines)),
+    }
+
+
+def _deciding(samples: Samples) -> list[Gap]:
+    gap = Gap()
+    for source, engine in zip(samples.source, samples.engine, strict=True):
+        if source:
+            gap.add(source, engine)
+    return [gap]
 
 
 def _tally(samples: Samples, rows: Sequence[int], confidence: float) -> dict[str, Any]:
@@ -212,12 +241,18 @@ def _slices(samples: Samples, confidence: float) -> list[dict[str, Any]]:
 
 
 def judge(report: Mapping[str, Any], gate: Mapping[str, Any]) -> list[str]:
-    """Every limit of the gate that the report breaks, in words; ``[]`` when it holds."""
+    """Every limit of the gate that the report breaks, in words; ``[]`` when it holds.
+
+    A limit that nobody has by default is somebody's demand: it fails when it could not be measured.
+    """
     count = report["samples"]
     checks: list[tuple[str, str, Decimal | None]] = [
         ("KL mean", "kl_mean_max", _number(report["kl_mean"])),
+        ("KL p99.9", "kl_p999_max", _number(report["kl_p999"])),
         ("KL max", "kl_max_max", _number(report["kl_max"])),
         ("largest error", "error_max", _number(report["error_max"])),
+        ("PSNR in dB", "psnr_db_min", _number(report["psnr_db"])),
+        ("smallest cosine", "cosine_min", _number(report["cosine_min"])),
         ("flipped decisions", "flips_max", Decimal(report["flips"]) / count),
         ("flipped decisions, upper bound", "flips_upper_max", _number(report["flips_upper"])),
         ("loss of top-1", "top1_drop_max", _drop(report)),
@@ -230,9 +265,24 @@ def judge(report: Mapping[str, Any], gate: Mapping[str, Any]) -> list[str]:
     if count < gate["samples_min"]:
         findings.append(f"samples: expected at least {gate['samples_min']:,}, got {count:,}")
     for what, key, value in checks:
-        if value is not None and gate[key] is not None and value > Decimal(gate[key]):
-            findings.append(f"{what}: expected at most {gate[key]}, got {value:.6g}")
+        findings += _check(what, key, value, gate.get(key))
     return findings
+
+
+_DEMANDED: Final = frozenset(["kl_p999_max", "kl_max_max", "error_max", "psnr_db_min", "cosine_min"])
+
+
+def _check(what: str, key: str, value: Decimal | None, limit: str | None) -> list[str]:
+    if limit is None or (value is None and key not in _DEMANDED):
+        return []
+    is_least = key.endswith("_min")
+    if value is None:
+        got = "nothing measured"
+    elif value < Decimal(limit) if is_least else value > Decimal(limit):
+        got = f"{value:.6g}"
+    else:
+        return []
+    return [f"{what}: expected at {'least' if is_least else 'most'} {limit}, got {got}"]
 
 
 def _number(text: str | None) -> Decimal | None:

@@ -1,15 +1,43 @@
 """The last stage: what the graph that was compiled lost against its source, measured on this CPU.
 
-No engine runs here: both graphs go through ONNX Runtime, and every document says so.
+No engine runs here: both graphs go through ONNX Runtime, unoptimised and on one thread, and every
+document says so. Source: requirements B7 and B8; spec/accuracy.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import version
+from typing import Any, Final, Protocol
 
-if TYPE_CHECKING:
-    from pellucid.build.worker import Task
+import onnx
+
+from pellucid.build.judge import edges, graphs, narrow, ranges, scores
+from pellucid.build.judge.runs import Graph, Rows, rows_of
+from pellucid.build.samples import read_validation
+from pellucid.core import boundary, representativeness
+from pellucid.core.accuracy import Samples, measure
+from pellucid.core.digest import sha256
+from pellucid.core.recipe_keys import LOSSY
+from pellucid.core.tensor import TensorSpec
+from pellucid.errors import FormatError, RecipeError
+from pellucid.ports import Backend
+
+ACCURACY: Final = "accuracy.json"
+REPRESENTATIVENESS: Final = "representativeness.json"
+RANGES: Final = "calibration/ranges.json"
+YARDSTICK: Final = "reference"
+
+
+class Task(Protocol):
+    """What is asked of the worker: its request, backends by name, and to say what begins."""
+
+    @property
+    def request(self) -> Mapping[str, Any]: ...
+    @property
+    def backend_for(self) -> Callable[[str], Backend]: ...
+    def phase(self, name: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +54,172 @@ class Judged:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Both graphs, made to run here, and what they were before."""
+
+    backend: Backend
+    source: onnx.ModelProto
+    compiled: onnx.ModelProto
+    names: dict[str, str]
+    emulated: list[str]
+
+    @classmethod
+    def of(cls, task: Task) -> _Pair:
+        models = [graphs.parse(task.request[name], name) for name in ("source", "compiled")]
+        types = sorted({kind for model in models for kind in narrow.narrow_types(model)})
+        source, compiled = (narrow.widen(m) if narrow.narrow_types(m) else m for m in models)
+        names = graphs.source_names(task.request["names"])
+        return cls(task.backend_for(YARDSTICK), source, compiled, names, types)
+
+
 def judge(task: Task) -> Judged:
     """Accuracy of the compiled graph against the source, and how well the calibration set stands for it.
 
     ``task.request`` holds ``recipe``, ``meaning``, ``source`` and ``compiled`` (ONNX), ``names``,
     ``facts``, ``inputs`` and ``outputs`` (name, datatype, shape), ``files`` by role (``validation``,
-    ``reference``) and ``documents`` of the prepare stage.
+    ``reference``) and ``documents`` of the prepare stage. A lossy precision without validation rows
+    is a finding.
+
+    Raises:
+        RecipeError, FormatError: A data set is not what the recipe says.
+        BuildError: The source does not run here.
     """
-    task.phase("accuracy")
-    return Judged()
+    request = task.request
+    validation = _rows(request, "validation")
+    pair = _Pair.of(task)
+    documents, findings, notes = {}, [], []
+    if validation is not None or request["recipe"]["precision"] in LOSSY:
+        task.phase("accuracy")
+        documents[ACCURACY] = _accuracy(task, pair, validation)
+        findings += documents[ACCURACY]["findings"]
+    calibrated = request["documents"].get(RANGES)
+    reference, role = _reference(request, validation)
+    if calibrated is not None and reference is not None:
+        task.phase("representativeness")
+        found = _representativeness(task, pair, calibrated["tensors"], reference, role)
+        documents[REPRESENTATIVENESS] = found
+        findings += found["findings"]
+        notes += found["warnings"]
+    return Judged(documents, findings, notes)
+
+
+# -- accuracy -------------------------------------------------------------------------------------
+
+
+def _accuracy(task: Task, pair: _Pair, rows: Rows | None) -> dict[str, Any]:
+    request, gate = task.request, task.request["recipe"]["gate"]
+    report = (
+        _unmeasured(gate, request["recipe"]["precision"]) if rows is None else _measured(task, pair, rows)
+    )
+    found = boundary.describe([], None)
+    if rows is not None:
+        task.phase("boundaries")
+        layers: Sequence[Mapping[str, Any]] = request["facts"].get("layers") or []
+        measured = edges.measure(pair.backend, pair.source, pair.compiled, layers, pair.names, rows)
+        found = boundary.describe(measured, gate.get("boundary_error_max"))
+    findings = [*report["findings"], *found["findings"]]
+    return (
+        _header(task, pair)
+        | report
+        | found
+        | {
+            "validation": _digest(request, "validation"),
+            "boundary_rows": 0 if rows is None else min(rows.data.count, edges.ROWS_MAX),
+            "findings": findings,
+            "passed": not findings,
+        }
+    )
+
+
+def _measured(task: Task, pair: _Pair, rows: Rows) -> dict[str, Any]:
+    source, compiled = (
+        Graph(pair.backend, model.SerializeToString()) for model in (pair.source, pair.compiled)
+    )
+    samples = scores.compare(source, compiled, rows, task.request["meaning"])
+    source.close()
+    compiled.close()
+    return measure(samples, task.request["recipe"]["gate"])
+
+
+def _unmeasured(gate: Mapping[str, Any], precision: str) -> dict[str, Any]:
+    report = measure(Samples((), (), (), ()), gate)
+    finding = f"samples: expected a validation set for {precision}, which changes numbers, got none"
+    return report | {"findings": [f"{finding}: name one in the recipe, validation: {{data: FILE.npz}}"]}
+
+
+# -- representativeness ---------------------------------------------------------------------------
+
+
+def _reference(request: Mapping[str, Any], validation: Rows | None) -> tuple[Rows | None, str]:
+    """The reference set; where none is named, the validation set stands in for it."""
+    if "reference" in request["files"]:
+        return _rows(request, "reference"), "reference"
+    return validation, "validation"
+
+
+def _representativeness(
+    task: Task, pair: _Pair, calibrated: Sequence[Mapping[str, Any]], rows: Rows, role: str
+) -> dict[str, Any]:
+    held = ranges.measure(pair.backend, pair.source, pair.compiled, calibrated, pair.names, rows)
+    limit = task.request["recipe"]["gate"].get("out_of_range_max")
+    found = representativeness.describe(held, limit)
+    return (
+        _header(task, pair)
+        | found
+        | {
+            "reference": _digest(task.request, role),
+            "reference_is": f"the recipe's {role} set"
+            + ("" if role == "reference" else ": it names no reference set"),
+            "samples": rows.data.count,
+            "out_of_range_max": limit,
+            "passed": not found["findings"],
+        }
+    )
+
+
+# -- both -----------------------------------------------------------------------------------------
+
+
+def _header(task: Task, pair: _Pair) -> dict[str, Any]:
+    request = task.request
+    return {
+        "measured_on": measured_on(request["recipe"]["backend"], pair.emulated),
+        "precision": request["recipe"]["precision"],
+        "emulated": pair.emulated,
+        "source": sha256(request["source"]),
+        "compiled": sha256(request["compiled"]),
+    }
+
+
+def measured_on(backend: str, emulated: Sequence[str]) -> str:
+    """What ran, and what did not, in plain words."""
+    engine = "the engine on its GPU" if backend.startswith("tensorrt") else "the engine as it is served"
+    release = ".".join(version("onnxruntime").split(".")[:2])
+    rounded = f", {' and '.join(emulated)} by rounding each operator's result" if emulated else ""
+    return f"the graph that was compiled, by ONNX Runtime {release} on this CPU{rounded}; not {engine}"
+
+
+def _digest(request: Mapping[str, Any], role: str) -> str | None:
+    return sha256(request["files"][role]) if role in request["files"] else None
+
+
+def _rows(request: Mapping[str, Any], role: str) -> Rows | None:
+    """Rows of a data set that the recipe names.
+
+    Raises:
+        RecipeError, FormatError: It is not what the recipe says.
+    """
+    if role not in request["files"]:
+        return None
+    recipe = request["recipe"]
+    specs = tuple(TensorSpec(name, kind, tuple(shape)) for name, kind, shape in request["inputs"])
+    section = {"labels": None} | recipe[role]
+    try:
+        data = read_validation(
+            request["files"][role], recipe | {"validation": section}, request["meaning"], specs
+        )
+    except (RecipeError, FormatError) as error:
+        message = f"{role}:{error.message.removeprefix('validation:')}"
+        raise type(error)(message, hint=error.hint) from error
+    return rows_of(data, specs, recipe["buckets"])

@@ -1,0 +1,90 @@
+"""Reference activations of the source graph against the ranges that calibration found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+
+from pellucid.build.judge import graphs
+from pellucid.build.judge.runs import Rows, walk
+from pellucid.build.judge.sums import outside
+from pellucid.core.representativeness import Held, Slice
+from pellucid.ports import Backend
+
+
+def measure(
+    backend: Backend,
+    source: onnx.ModelProto,
+    compiled: onnx.ModelProto,
+    ranges: Sequence[Mapping[str, Any]],
+    names: Mapping[str, str],
+    rows: Rows,
+) -> list[Held]:
+    """Every calibrated tensor, in the order of ``ranges``, with counts over all reference rows.
+
+    Args:
+        source: FP32 graph whose tensors are looked at.
+        ranges: ``tensors`` of ``calibration/ranges.json``: ``name``, ``kind``, ``min``, ``max``;
+            weights are left out, they are what they are.
+        names: Compiled tensor -> source tensor, where they differ.
+    """
+    wirings = graphs.wire(source), graphs.wire(compiled)
+    held, wanted = [], []
+    for item in ranges:
+        if item.get("kind", "activation") != "activation":
+            continue
+        one, there = _held(item, *wirings, names)
+        held.append(one)
+        wanted.append(there)
+    positions = [i for i, one in enumerate(held) if not one.reason]
+    groups = _groups(rows)
+
+    def visit(position: int, batch: Sequence[int], arrays: list[Any]) -> None:
+        one, values = held[positions[position]], arrays[0]
+        one.add(int(values.size), outside(values, one.low, one.high), groups[batch[0]])
+
+    by_slices: dict[tuple[Slice, ...], list[int]] = {}
+    for row, slices in enumerate(groups):
+        by_slices.setdefault(slices, []).append(row)
+    # a batch holds rows of the same slices only, so that any layout of a tensor can be attributed
+    failed = walk(backend, [source], [[wanted[i] for i in positions]], rows, list(by_slices.values()), visit)
+    for position, reason in failed.items():
+        held[positions[position]].reason = f"not measured: {reason}"
+    return held
+
+
+def _groups(rows: Rows) -> list[tuple[Slice, ...]]:
+    """The slices that each row is in."""
+    return [
+        tuple((name, values[row]) for name, values in sorted(rows.data.slices.items()))
+        for row in range(rows.data.count)
+    ]
+
+
+def _held(
+    item: Mapping[str, Any], source: graphs.Wiring, compiled: graphs.Wiring, names: Mapping[str, str]
+) -> tuple[Held, str]:
+    tensor = str(item["name"])
+    low, high = _bound(item["min"]), _bound(item["max"])
+    there = graphs.origin(tensor, compiled, source, names)
+    layer = _maker(there, source) if there is not None else tensor
+    held = Held(tensor, layer, low, high)
+    if not low <= high:
+        held.reason = "not measured: expected one range of the whole tensor"
+    elif there is None:
+        held.reason = "not measured: the source has no such tensor"
+    return held, there or ""
+
+
+def _maker(tensor: str, source: graphs.Wiring) -> str:
+    """The node that makes a tensor, as its author called it; else the tensor."""
+    node = source.producers.get(tensor)
+    return node.name if node is not None and node.name else tensor
+
+
+def _bound(value: Sequence[str]) -> float:
+    """The one bound of a whole tensor; NaN where there is one a channel."""
+    return float(value[0]) if len(value) == 1 else math.nan
