@@ -14,6 +14,7 @@ from pellucid.core.accuracy import (
     quantile,
     score_form,
 )
+from pellucid.core.gap import Gap
 from pellucid.core.recipe import effective, parse_recipe
 from pellucid.errors import UsageError
 
@@ -103,3 +104,35 @@ def test_bounds_need_counts_that_fit() -> None:
     for hits, trials, confidence in ((3, 2, 0.95), (-1, 2, 0.95), (0, 2, 1.0), (0, 2, 0.0)):
         with pytest.raises(UsageError):
             clopper_pearson_upper(hits, trials, confidence)
+
+
+def test_limits_that_somebody_asked_for_are_judged() -> None:
+    gate = GATE | {"kl_mean_max": None, "psnr_db_min": "40", "cosine_min": "0.999", "kl_p999_max": "0.001"}
+    report = measure(samples([[0.9, 0.1]] * 4 + [[0.7, 0.3]]), gate)
+    assert {f.partition(":")[0] for f in report["findings"]} == {"PSNR in dB", "smallest cosine", "KL p99.9"}
+    assert report["findings"][1].startswith("PSNR in dB: expected at least 40, got 19.0")
+    good = measure(samples([[0.9, 0.1]] * 5), gate)
+    assert good["passed"]
+    assert (good["psnr_db"], good["cosine_min"], good["cosine_mean"]) == ("inf", "1", "1")
+
+
+def test_limits_that_somebody_asked_for_fail_when_nothing_can_be_measured() -> None:
+    text = Samples([[]], [[]], ["a"], ["a"])
+    assert measure(text, GATE)["passed"]
+    findings = measure(text, GATE | {"psnr_db_min": "1", "error_max": "1"})["findings"]
+    assert [f.rpartition("got ")[2] for f in findings] == ["nothing measured"] * 2
+
+
+def test_every_output_counts_not_only_the_deciding_one() -> None:
+    other = Gap()
+    other.add([1.0, 0.0], [0.0, 1.0])
+    deciding = Gap()
+    deciding.add([0.9, 0.1], [0.9, 0.1])
+    report = measure(samples([[0.9, 0.1]], gaps=[deciding, other]), GATE)
+    assert (report["error_max"], report["psnr_db"], report["cosine_min"]) == ("1", "0", "0")
+    assert report["cosine_mean"] == "0.5"
+
+
+def test_gates_of_earlier_packages_are_understood() -> None:
+    old = {key: GATE[key] for key in GATE if key not in ("psnr_db_min", "cosine_min", "kl_p999_max")}
+    assert measure(samples([[0.9, 0.1]]), old)["passed"]
