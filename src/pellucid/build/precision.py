@@ -3,38 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from pellucid.errors import PrecisionError
+from pellucid.build import precision_graph as graph
+from pellucid.build.precision_graph import Precise
+from pellucid.build.precision_quantised import quantised, verify_float, verify_for_tensorrt
 
-
-@dataclass(frozen=True, slots=True)
-class Precise:
-    """A graph of the wanted precision.
-
-    Attributes:
-        steps: ``{"step", "before", "after", "detail"}`` of what was done.
-        documents: Path in the package -> value of the canonical profile.
-    """
-
-    model: bytes
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    documents: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+DOCUMENT: Final = "precision.json"
+FORMAT: Final = "pellucid-precision/1"
 
 
 def apply(model: bytes, recipe: Mapping[str, Any], files: Mapping[str, bytes]) -> Precise:
-    """The graph in the recipe's precision.
+    """The graph in the recipe's precision; twice the same arguments give the same bytes.
 
     Args:
+        model: The canonical graph.
         files: What the recipe names, by role: ``calibration``, ``artefact``.
 
     Raises:
         PrecisionError: The graph cannot have it.
+        RecipeError, FormatError: The calibration set does not fit.
     """
-    if recipe["precision"] == "fp32":
-        return Precise(model)
-    raise PrecisionError(
-        f"precision: expected fp32, got {recipe['precision']} with {sorted(files)}, which is not built yet"
+    said = recipe["precision"]
+    precise = _int8(model, recipe, files) if said == "int8" else _float(model, said)
+    if recipe["backend"] != "onnxruntime":
+        verify_for_tensorrt(graph.read(precise.model))
+    return precise
+
+
+def _int8(model: bytes, recipe: Mapping[str, Any], files: Mapping[str, bytes]) -> Precise:
+    from pellucid.build.precision_int8 import as_precise, quantise
+
+    found = quantise(model, recipe, files)
+    precise = as_precise(model, found)
+    precise.documents[DOCUMENT] = _document("int8", quantised=found.nodes, scheme=found.scheme)
+    return precise
+
+
+def _float(model: bytes, said: str) -> Precise:
+    source = graph.read(model)
+    if said == "fp32":
+        came = quantised(source)
+        notes = [f"precision: {len(came)} operators came quantised with the model"] if came else []
+        return Precise(model, documents={DOCUMENT: _document("fp32", quantised=came)}, notes=notes)
+    from pellucid.build.precision_half import BF16, FP16, halve
+
+    half = FP16 if said == "fp16" else BF16
+    verify_float(source, said)
+    halved = halve(source, half)
+    after = graph.encode(halved.model)
+    subnormal = sum(item["subnormal"] + item["flushed"] for item in halved.initialisers)
+    notes = (
+        [f"precision: {subnormal:,} weights are below what {said} holds in full precision, or became 0"]
+        if subnormal
+        else []
     )
+    detail = f"{said} inside, inputs and outputs as they were; {len(halved.kept)} operators stay FP32"
+    document = _document(said, initialisers=halved.initialisers, kept_fp32=halved.kept)
+    return Precise(
+        after, [graph.step(f"precision.{said}", model, after, detail)], {DOCUMENT: document}, notes
+    )
+
+
+def _document(precision: str, **parts: Any) -> dict[str, Any]:
+    empty: dict[str, Any] = {"initialisers": [], "kept_fp32": [], "quantised": [], "scheme": None}
+    return {"format": FORMAT, "precision": precision} | empty | parts
