@@ -288,5 +288,5 @@ def test_twice_the_graph_is_at_most_thrice_the_work() -> None:
             sys.settrace(before)
         return lines
 
-    small, large = work(150), work(300)
+    small, large = work(200), work(400)
     assert 1.2 * small < large < 3 * small

@@ -19,6 +19,7 @@ from pellucid.build.drawing_summary import Summary, summary_of
 
 DRAWN_MAX: Final = 700  # boxes' lines of one half; measured: still readable as columns, under a second
 DENSE_FROM: Final = 90  # lines of one half from which on boxes are small and names are left to titles
+BESIDE_MAX: Final = 160  # lines of one half beyond which both never fit beside each other
 WIDTH: Final = 960.0  # an A4 page's print at two thirds of a screen's size
 HEIGHT: Final = 1000.0  # of a column, so that one band fits such a page
 NARROW_GAIN: Final = 0.8  # narrow boxes cut names, so they must save a fifth of the height
@@ -48,20 +49,23 @@ def draw(
     halves = (before(graph, layers, gone), after(graph, layers, gone, tf32=tf32))
     lines = [sum(len(cell.rows) for cell in half.cells) for half in halves]
     style = svg.DENSE if max(lines) >= DENSE_FROM else svg.FULL
-    told = [half.count - half.hidden > DRAWN_MAX for half in halves]
-    sides = [
-        _half(half, style, WIDTH / 2 - HALVES_GAP / 2, is_told=t)
-        for half, t in zip(halves, told, strict=True)
-    ]
-    fits = sum(width for _, width, _ in sides) + HALVES_GAP <= WIDTH
-    beside = fits and max(height for _, _, height in sides) <= HEIGHT * 1.3
+    sides: list[Drawn] = []
+    beside = max(lines) <= BESIDE_MAX
+    if beside:
+        sides = _sides(halves, style, WIDTH / 2 - HALVES_GAP / 2)
+        fits = sum(width for _, width, _ in sides) + HALVES_GAP <= WIDTH
+        beside = fits and max(height for _, _, height in sides) <= HEIGHT * 1.3
     if not beside:
-        sides = [_half(half, style, WIDTH, is_told=t) for half, t in zip(halves, told, strict=True)]
+        sides = _sides(halves, style, WIDTH)
     return svg.document(sides, halves, style, beside=beside, width=WIDTH, gap=HALVES_GAP, title=title)
 
 
-def _half(half: Half, style: svg.Style, width: float, *, is_told: bool) -> Drawn:
-    if is_told:
+def _sides(halves: Sequence[Half], style: svg.Style, width: float) -> list[Drawn]:
+    return [_half(half, style, width) for half in halves]
+
+
+def _half(half: Half, style: svg.Style, width: float) -> Drawn:
+    if half.count - half.hidden > DRAWN_MAX:
         summary: Summary = summary_of(half)
         return svg.summary(summary, width), width, svg.summary_height(summary)
     drawn = _placed(half, style, width)

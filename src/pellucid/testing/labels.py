@@ -50,7 +50,7 @@ def measured_documents() -> dict[str, Any]:
         "accuracy.json": _accuracy(layers),
         "representativeness.json": {
             "reference": "sha256:" + "ab" * 32,
-            "samples": 300,
+            "samples": 300, "reference_is": "the recipe's reference set",
             "tensors": [
                 {
                     "tensor": tensor, "layer": layer,
@@ -67,20 +67,26 @@ def measured_documents() -> dict[str, Any]:
                 {"name": "w1", "elements": 4096, "overflow": 7, "subnormal": 12, "max_abs": "70000"}
             ],
             "kept_fp32": ["softmax"],
+            "quantised": [{"name": "conv1", "op": "Conv"}],
+            "scheme": {"activations": "INT8", "weights": "INT8", "bias": "INT32", "outputs_quantised": True},
         },
         "calibration/ranges.json": {
-            "method": "minmax",
-            "samples": 128,
+            "method": "minmax", "samples": 128, "digest": "sha256:" + "7a" * 32,
+            "weights": [
+                {"tensor": "w1", "nodes": ["conv1"], "axis": 0, "min": ["-1", "-2"], "max": ["1", "2"],
+                 "scale": ["0.00787", "0.0157"], "zero_point": [0, 0]}
+            ],
             "tensors": [
                 {
-                    "tensor": tensor, "layer": layer, "min": "-1.5" if at % 2 else "0", "max": f"{10**at}",
-                    "scale": ["0.01", "0.02"] if at % 2 else "0.0123", "zero_point": -128,
-                    "per_channel": bool(at % 2),
+                    "tensor": tensor, "nodes": [layer], "min": "-1.5" if at % 2 else "0", "max": f"{10**at}",
+                    "scale": "0.0123", "zero_point": 0,
                 }
                 for at, (layer, tensor, _) in enumerate(layers)
             ],
         },
         "calibration/manifest.json": {
+            "data": "sha256:" + "da" * 32, "rows": 900, "samples_digest": "sha256:" + "5e" * 32,
+            "select": {"rule": "stratified", "count": 128, "seed": 7, "slice": "light"},
             "source": "digits of the training half", "licence": "CC BY 4.0",
             "times": {"from": "1998-07-01T00:00:00Z", "to": "1998-07-31T00:00:00Z"},
         },

@@ -24,7 +24,7 @@ from pellucid.build.label.content import (
     percent,
     told,
 )  # fmt: skip
-from pellucid.build.label.plots import Bar, bars, spans
+from pellucid.build.label.plots import Bar, bars
 
 _DEVICE: Final = "on the device: not in this label, see attestations/"
 
@@ -66,6 +66,12 @@ def precision(recipe: Mapping[str, Any], facts: Mapping[str, Any], documents: Ma
         kept = [str(name) for name in said.get("kept_fp32") or ()]
         shown, rest = cut(kept, "precision.json", 24)
         rows.append(("Kept in FP32", (", ".join(shown) or "nothing") + (f"; {rest}" if rest else "")))
+        quantised = said.get("quantised")
+        if quantised:
+            rows.append(("Reading quantised values", counted(len(quantised), "operation")))
+        scheme = said.get("scheme")
+        if isinstance(scheme, Mapping):
+            rows.append(("Scheme", "; ".join(f"{key.replace('_', ' ')}: {v}" for key, v in scheme.items())))
         rows.append(("Weights too large for it", f"{_sum(said, 'overflow'):,}"))
         rows.append(("Weights below its normal range", f"{_sum(said, 'subnormal'):,}"))
     rows += [
@@ -118,6 +124,8 @@ def _boundary_plot(edges: Sequence[Mapping[str, Any]], first: Any) -> Figure:
     ]  # fmt: skip
     shown, words = _worst(items)
     title = "Relative error at the output of each fused layer, in the order of the engine"
+    left = len(edges) - len(items)
+    words += f"; {left:,} without a finite number stand in the table only" if left else ""
     mark = "; the first past the bound has stripes" if any(item.marked for item in shown) else ""
     return Figure(bars(title, shown, name="boundaries", logarithmic=True), f"{title}{mark}{words}")
 
@@ -200,6 +208,8 @@ def _top1(found: Mapping[str, Any]) -> str:
 
 
 def _unit(value: Any, unit: str) -> str:
+    if value == "inf":
+        return "no difference at all"
     return figure(value) + ("" if value is None or decimal_of(value) is None else unit)
 
 
@@ -238,130 +248,3 @@ def _slice_table(slices: Sequence[Mapping[str, Any]]) -> Table:
     ]  # fmt: skip
     head = ("Group", "Samples", "Decisions changed", "At most", "Top-1")
     return Table("Decisions by group", head, rows, (1, 2, 3, 4), rest)
-
-
-# -- calibration ----------------------------------------------------------------------------------
-
-
-def calibration(recipe: Mapping[str, Any], documents: Mapping[str, Any]) -> list[Section]:
-    """The calibration set, its ranges, and whether it stands for the reference data; INT8 only."""
-    ranges = documents.get("calibration/ranges.json") or {}
-    stands = documents.get("representativeness.json") or {}
-    made = documents.get("calibration/manifest.json") or {}
-    if not (ranges or stands or made):
-        if recipe["precision"] != "int8":
-            return []
-        return [Section("What it was calibrated on", [("Calibration", NOT_MEASURED)])]
-    rows = [*_set_rows(recipe.get("calibration") or {}, made, ranges), *_standing(stands)]
-    tensors, outside = listed(ranges, "tensors"), listed(stands, "tensors")
-    figures, tables = [], []
-    if tensors:
-        figures.append(_range_plot(tensors))
-        tables.append(_range_table(tensors))
-    if outside:
-        ordered = sorted(outside, key=lambda t: -(decimal_of(t.get("share_outside")) or 0.0))
-        figures += _outside_plot(ordered)
-        tables.append(_outside_table(ordered))
-    return [Section("What it was calibrated on", rows, figures=figures, tables=tables)]
-
-
-def _set_rows(
-    asked: Mapping[str, Any], made: Mapping[str, Any], ranges: Mapping[str, Any]
-) -> list[tuple[str, str]]:
-    said = {**asked, **made}
-    count = ranges.get("samples") or made.get("count")
-    rows = [
-        ("Method", str(ranges.get("method") or said.get("method") or "not said")),
-        ("Samples", figure(count) if isinstance(count, int) else "not said"),
-    ]
-    for key, words in (("source", "Source"), ("licence", "Licence"), ("rule", "Selection"), ("seed", "Seed")):
-        value = said.get(key, (said.get("select") or {}).get(key))
-        if isinstance(value, str | int):
-            rows.append((words, str(value)))
-    times = made.get("times") or made.get("time_range")
-    if isinstance(times, Mapping):
-        rows.append(("Times", " to ".join(str(value) for value in times.values())))
-    elif isinstance(times, list | tuple) and times:
-        rows.append(("Times", f"{times[0]} to {times[-1]}"))
-    return rows
-
-
-def _standing(stands: Mapping[str, Any]) -> list[tuple[str, str]]:
-    if not stands:
-        return [("Stands for the reference data", f"{NOT_MEASURED}: the recipe names no reference set")]
-    samples = stands.get("samples")
-    rows = [("Compared with", f"{figure(samples)} samples of {stands.get('reference') or 'a set not named'}")]
-    shares = [(share, t) for t in listed(stands, "tensors")
-              if (share := decimal_of(t.get("share_outside"))) is not None]  # fmt: skip
-    if shares:
-        share, worst = max(shares, key=lambda pair: pair[0])
-        where = f"tensor {told(worst, 'tensor')}" + (
-            f" of layer {worst['layer']}" if worst.get("layer") else ""
-        )
-        rows.append(("Values outside the range", f"at most {percent(share)}, at {where}"))
-    else:
-        rows.append(("Values outside the range", NOT_MEASURED))
-    return rows
-
-
-def _range_plot(tensors: Sequence[Mapping[str, Any]]) -> Figure:
-    found = []
-    for t in tensors:
-        low, high = decimal_of(t.get("min")), decimal_of(t.get("max"))
-        if low is not None and high is not None and low <= high:
-            found.append((told(t, "tensor"), low, high))
-    rest = len(found) - PLOTTED_MAX
-    words = "Calibrated range of each tensor, smallest to largest value kept"
-    caption = words + (f"; the first {PLOTTED_MAX} of {len(found):,}" if rest > 0 else "")
-    return Figure(spans(words, found[:PLOTTED_MAX], name="ranges"), caption)
-
-
-def _range_table(tensors: Sequence[Mapping[str, Any]]) -> Table:
-    shown, rest = cut(tensors, "calibration/ranges.json")
-    rows = [
-        (told(t, "tensor"), str(t.get("layer") or ""), figure(t.get("min")), figure(t.get("max")),
-         _many(t.get("scale")), _many(t.get("zero_point")))
-        for t in shown
-    ]  # fmt: skip
-    head = ("Tensor", "Layer", "Smallest", "Largest", "Scale", "Zero point")
-    return Table("Ranges, scales and zero points", head, rows, (2, 3, 4, 5), rest)
-
-
-def _many(value: Any) -> str:
-    """One value, or the first of one a channel."""
-    if isinstance(value, list | tuple):
-        return (
-            f"{figure(value[0])} and {len(value) - 1:,} more"
-            if len(value) > 1
-            else figure(*value[:1] or [None])
-        )
-    return figure(value)
-
-
-def _outside_plot(ordered: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    items = []
-    for t in ordered[:PLOTTED_MAX]:
-        share = decimal_of(t.get("share_outside"))
-        if share is not None:
-            slices = [decimal_of(s.get("share_outside")) for s in listed(t, "slices")]
-            worst = max((s for s in slices if s is not None), default=None)
-            items.append(Bar(told(t, "tensor"), share, upper=worst, text=percent(share)))
-    if not items:
-        return []
-    words = "Share of reference values outside the calibrated range, by tensor"
-    more = "; the line ends at the worst group" if any(item.upper is not None for item in items) else ""
-    rest = f"; the {len(items)} largest of {len(ordered):,}" if len(ordered) > PLOTTED_MAX else ""
-    return [Figure(bars(words, items, name="outside", share=True), words + more + rest)]
-
-
-def _outside_table(ordered: Sequence[Mapping[str, Any]]) -> Table:
-    shown, rest = cut(ordered, "representativeness.json")
-    rows = []
-    for t in shown:
-        groups = sorted(listed(t, "slices"), key=lambda s: -(decimal_of(s.get("share_outside")) or 0.0))
-        worst = groups[0] if groups else None
-        text = f"{group(worst)}, {percent(worst.get('share_outside'))}" if worst else ""
-        rows.append((told(t, "tensor"), str(t.get("layer") or ""), percent(t.get("share_outside")), text))
-    return Table(
-        "Values outside the calibrated range", ("Tensor", "Layer", "Outside", "Worst group"), rows, (2,), rest
-    )

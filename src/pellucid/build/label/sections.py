@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pellucid.build.label import measured
+from pellucid.build.label.calibrated import calibration
 from pellucid.build.label.composition import composition
 from pellucid.build.label.content import (
     NOT_MEASURED,
@@ -59,7 +60,7 @@ def sections(
         composition(facts, drawing),
         measured.precision(recipe, facts, documents),
         measured.accuracy(recipe, documents),
-        *measured.calibration(recipe, documents),
+        *calibration(recipe, documents),
         _hardware(recipe, environment, facts),
         _origin(recipe, environment, digests, documents),
         _checks(digests),
