@@ -16,7 +16,9 @@ from pellucid.errors import DiskFullError, MissingExtraError, PellucidError, Usa
 VERBS: Final[dict[str, tuple[str, str]]] = {  # verb -> (module, one line of help)
     "init": ("init", "Make a site: keys, configuration, policy, folders."),
     "build": ("build", "Build an engine from a recipe, with its whole log."),
+    "preflight": ("preflight", "Say all that would stand in the way of a build."),
     "job": ("job", "Write the manifests that build a recipe in a cluster or a pipeline."),
+    "rebuild": ("rebuild", "Build an engine again from its package alone, and compare."),
     "sign": ("sign", "Sign a package folder and pack it."),
     "qualify": ("qualify", "Measure a package on this device and attest it."),
     "approve": ("approve", "Sign an approval for a package."),

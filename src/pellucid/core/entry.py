@@ -32,6 +32,7 @@ TYPES: Final = frozenset(
         "call",
         "batch",
         "build",
+        "rebuild",
         "package",
         "qualification",
         "approval",
