@@ -56,21 +56,35 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Both graphs, made to run here, and what they were before."""
+    """Source and compiled graph.
+
+    Attributes:
+        source, compiled: Wiring of each as it is.
+        runs: Models of each that run here: the same tensors, 16-bit types emulated.
+        names: Compiled tensor -> source tensor, where they differ.
+        emulated: The types concerned.
+    """
 
     backend: Backend
-    source: onnx.ModelProto
-    compiled: onnx.ModelProto
+    source: graphs.Wiring
+    compiled: graphs.Wiring
+    runs: tuple[onnx.ModelProto, onnx.ModelProto]
     names: dict[str, str]
     emulated: list[str]
 
     @classmethod
     def of(cls, task: Task) -> _Pair:
-        models = [graphs.parse(task.request[name], name) for name in ("source", "compiled")]
-        types = sorted({kind for model in models for kind in narrow.narrow_types(model)})
-        source, compiled = (narrow.widen(m) if narrow.narrow_types(m) else m for m in models)
-        names = graphs.source_names(task.request["names"])
-        return cls(task.backend_for(YARDSTICK), source, compiled, names, types)
+        source, compiled = (graphs.parse(task.request[name], name) for name in ("source", "compiled"))
+        types = [narrow.narrow_types(model) for model in (source, compiled)]
+        return cls(
+            task.backend_for(YARDSTICK), graphs.wire(source), graphs.wire(compiled),
+            (narrow.widen(source) if types[0] else source, narrow.widen(compiled) if types[1] else compiled),
+            graphs.source_names(task.request["names"]), sorted({*types[0], *types[1]}),
+        )  # fmt: skip
+
+    def origin(self, tensor: str) -> str | None:
+        """The source's tensor that a compiled one stands for."""
+        return graphs.origin(tensor, self.compiled, self.source, self.names)
 
 
 def judge(task: Task) -> Judged:
@@ -116,7 +130,7 @@ def _accuracy(task: Task, pair: _Pair, rows: Rows | None) -> dict[str, Any]:
     if rows is not None:
         task.phase("boundaries")
         layers: Sequence[Mapping[str, Any]] = request["facts"].get("layers") or []
-        measured = edges.measure(pair.backend, pair.source, pair.compiled, layers, pair.names, rows)
+        measured = edges.measure(pair.backend, pair.runs, pair.compiled, pair.origin, layers, rows)
         found = boundary.describe(measured, gate.get("boundary_error_max"))
     findings = [*report["findings"], *found["findings"]]
     return (
@@ -133,9 +147,7 @@ def _accuracy(task: Task, pair: _Pair, rows: Rows | None) -> dict[str, Any]:
 
 
 def _measured(task: Task, pair: _Pair, rows: Rows) -> dict[str, Any]:
-    source, compiled = (
-        Graph(pair.backend, model.SerializeToString()) for model in (pair.source, pair.compiled)
-    )
+    source, compiled = (Graph(pair.backend, model.SerializeToString()) for model in pair.runs)
     samples = scores.compare(source, compiled, rows, task.request["meaning"])
     source.close()
     compiled.close()
@@ -161,7 +173,7 @@ def _reference(request: Mapping[str, Any], validation: Rows | None) -> tuple[Row
 def _representativeness(
     task: Task, pair: _Pair, calibrated: Sequence[Mapping[str, Any]], rows: Rows, role: str
 ) -> dict[str, Any]:
-    held = ranges.measure(pair.backend, pair.source, pair.compiled, calibrated, pair.names, rows)
+    held = ranges.measure(pair.backend, pair.runs[0], pair.source, pair.origin, calibrated, rows)
     limit = task.request["recipe"]["gate"].get("out_of_range_max")
     found = representativeness.describe(held, limit)
     return (

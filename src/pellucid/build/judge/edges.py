@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,21 +29,21 @@ class _Layer:
 
 def measure(
     backend: Backend,
-    source: onnx.ModelProto,
-    compiled: onnx.ModelProto,
+    runs: Sequence[onnx.ModelProto],
+    compiled: graphs.Wiring,
+    origin: Callable[[str], str | None],
     layers: Sequence[Mapping[str, Any]],
-    names: Mapping[str, str],
     rows: Rows,
 ) -> list[Boundary]:
     """Every layer's boundary, in the order of ``layers``.
 
     Args:
-        source, compiled: Graphs that run here.
+        runs: Source and compiled graph as they run here.
+        compiled: The graph whose nodes stand behind the layers.
+        origin: Gives the source's tensor that a compiled one stands for.
         layers: ``facts.layers`` of the engine.
-        names: Compiled tensor -> source tensor, where they differ.
     """
-    wirings = graphs.wire(source), graphs.wire(compiled)
-    found = [_layer(layer, *wirings, names) for layer in layers]
+    found = [_layer(layer, compiled, origin) for layer in layers]
     pairs = list(dict.fromkeys((there, here) for layer in found for _, here, there in layer.leaving))
     gaps: list[Gap | None] = [None] * len(pairs)
     failed: dict[int, str] = {}
@@ -61,21 +61,20 @@ def measure(
     count = min(rows.data.count, ROWS_MAX)
     spread = [int(i) for i in np.linspace(0, rows.data.count - 1, count)]
     wanted = [there for there, _ in pairs], [here for _, here in pairs]
-    failed |= walk(backend, [source, compiled], wanted, rows, [spread], visit)
+    failed |= walk(backend, runs, wanted, rows, [spread], visit)
     places = {pair: position for position, pair in enumerate(pairs)}
     return [_boundary(layer, places, gaps, failed) for layer in found]
 
 
-def _layer(
-    layer: Mapping[str, Any], source: graphs.Wiring, compiled: graphs.Wiring, names: Mapping[str, str]
-) -> _Layer:
-    nodes = [name for name in layer["nodes"] if name in compiled.nodes]
+def _layer(layer: Mapping[str, Any], compiled: graphs.Wiring, origin: Callable[[str], str | None]) -> _Layer:
+    # a builder may rename tensors, so that no node is found behind a layer that kept its node's name
+    nodes = [name for name in layer["nodes"] or [layer["name"]] if name in compiled.nodes]
     if not nodes:
         return _Layer(layer["name"], nodes, (), "no node of the graph stands behind it")
     edges = graphs.leaving(nodes, compiled)
     if not edges:
         return _Layer(layer["name"], nodes, (), "nothing leaves it")
-    origins = [(t, graphs.readable(t, compiled), graphs.origin(t, compiled, source, names)) for t in edges]
+    origins = [(t, graphs.readable(t, compiled), origin(t)) for t in edges]
     known = [(t, read, there) for t, read, there in origins if there is not None]
     reason = "" if known else f"the source has no tensor {edges[0]!r:.80}"
     return _Layer(layer["name"], nodes, known, reason)

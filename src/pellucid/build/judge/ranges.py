@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -17,26 +17,25 @@ from pellucid.ports import Backend
 
 def measure(
     backend: Backend,
-    source: onnx.ModelProto,
-    compiled: onnx.ModelProto,
+    runs: onnx.ModelProto,
+    source: graphs.Wiring,
+    origin: Callable[[str], str | None],
     ranges: Sequence[Mapping[str, Any]],
-    names: Mapping[str, str],
     rows: Rows,
 ) -> list[Held]:
     """Every calibrated tensor, in the order of ``ranges``, with counts over all reference rows.
 
     Args:
-        source: FP32 graph whose tensors are looked at.
+        runs: The source as it runs here; its tensors are looked at.
+        origin: Gives the source's tensor that a compiled one stands for.
         ranges: ``tensors`` of ``calibration/ranges.json``: ``name``, ``kind``, ``min``, ``max``;
             weights are left out, they are what they are.
-        names: Compiled tensor -> source tensor, where they differ.
     """
-    wirings = graphs.wire(source), graphs.wire(compiled)
     held, wanted = [], []
     for item in ranges:
         if item.get("kind", "activation") != "activation":
             continue
-        one, there = _held(item, *wirings, names)
+        one, there = _held(item, source, origin)
         held.append(one)
         wanted.append(there)
     positions = [i for i, one in enumerate(held) if not one.reason]
@@ -50,7 +49,7 @@ def measure(
     for row, slices in enumerate(groups):
         by_slices.setdefault(slices, []).append(row)
     # a batch holds rows of the same slices only, so that any layout of a tensor can be attributed
-    failed = walk(backend, [source], [[wanted[i] for i in positions]], rows, list(by_slices.values()), visit)
+    failed = walk(backend, [runs], [[wanted[i] for i in positions]], rows, list(by_slices.values()), visit)
     for position, reason in failed.items():
         held[positions[position]].reason = f"not measured: {reason}"
     return held
@@ -65,11 +64,11 @@ def _groups(rows: Rows) -> list[tuple[Slice, ...]]:
 
 
 def _held(
-    item: Mapping[str, Any], source: graphs.Wiring, compiled: graphs.Wiring, names: Mapping[str, str]
+    item: Mapping[str, Any], source: graphs.Wiring, origin: Callable[[str], str | None]
 ) -> tuple[Held, str]:
     tensor = str(item["name"])
     low, high = _bound(item["min"]), _bound(item["max"])
-    there = graphs.origin(tensor, compiled, source, names)
+    there = origin(tensor)
     layer = _maker(there, source) if there is not None else tensor
     held = Held(tensor, layer, low, high)
     if not low <= high:
