@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import re
 from html import unescape
 from html.parser import HTMLParser
@@ -241,5 +240,4 @@ def test_any_number_has_a_place(items: list[tuple[str, float, float]]) -> None:
     ):  # fmt: skip
         numbers = [float(x) for x in re.findall(r' x="(-?[\d.]+)"', svg)]
         assert all(0 <= x <= plots.WIDTH for x in numbers)
-        assert "nan" not in svg
-        assert json.dumps(svg)
+        assert not re.search(r'="[^"]*\b(nan|inf)', re.sub(r"<t(itle|ext).*?</t(itle|ext)>", "", svg))

@@ -38,7 +38,7 @@ _FILE_KEYS: Final = frozenset(["path", "size", "digest", "role"])
 _ROLES: Final[dict[str, str]] = {  # exact path, or first segment with "/": what the file is for
     "metadata.json": "metadata", "meaning.json": "meaning", "recipe.yaml": "recipe",
     "build.log.jsonl": "build-log", "build.stderr": "build-log", "facts.json": "facts",
-    "environment.json": "environment", "label.html": "label", "label.md": "label",
+    "environment.json": "environment", "label.html": "label", "label.md": "label", "drawing.svg": "label",
     "sbom.cdx.json": "sbom", "provenance.json": "provenance", "model/": "model", "engine/": "engine",
     "golden/": "golden", "calibration/": "calibration",
 }  # fmt: skip
