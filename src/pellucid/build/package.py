@@ -127,9 +127,8 @@ def _metadata(made: Made, facts: Mapping[str, Any], digests: Mapping[str, str]) 
     }
     accuracy = made.documents.get("accuracy.json", {})
     unmeasured = "not measured at build: attestations/, qualification"
-    reasons = {
-        "calibration_dataset_hash": f"{recipe['precision']} needs no calibration",
-    }
+    calibrated = made.documents.get("calibration/manifest.json", {})
+    reasons: dict[str, str] = {}
     missing = {item["field"]: item["reason"] for item in made.environment["null_reasons"]}
     is_tensorrt = recipe["backend"].startswith("tensorrt")
     image = made.environment["image"] if is_tensorrt else None
@@ -137,6 +136,7 @@ def _metadata(made: Made, facts: Mapping[str, Any], digests: Mapping[str, str]) 
     unsaid = "the builder's log does not say"
     peak = "device_peak_bytes" if is_tensorrt else "peak_rss_bytes"
     for field, value, reason in (
+        ("calibration_dataset_hash", calibrated.get("data"), f"{recipe['precision']} needs no calibration"),
         ("peak_memory_usage", facts["memory"].get(peak), unsaid),
         ("tensorrt_image", image, missing.get("image", not_trt) if is_tensorrt else not_trt),
         ("builder_config.max_workspace_size", recipe["workspace_bytes"],
