@@ -33,6 +33,7 @@ TYPES: Final = frozenset(
         "batch",
         "build",
         "rebuild",
+        "recalibration",
         "package",
         "qualification",
         "approval",
