@@ -133,6 +133,28 @@ class Built:
     outputs: tuple[TensorSpec, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PreflightFinding:
+    """Something to know about a graph before it is built.
+
+    A backend with a method ``preflight(recipe, model, log) -> list[PreflightFinding]`` says what it
+    would refuse, all at once and without building; it is called in a child process only.
+
+    Attributes:
+        severity: ``refused`` (a build will fail), ``risk`` (it may fail or answer otherwise), ``note``.
+        rule: Stable word for machines.
+        where: Node with its operator, tensor, file or key of the recipe.
+        what: What was found.
+        fix: What to change, or ``""``.
+    """
+
+    severity: str
+    rule: str
+    where: str
+    what: str
+    fix: str = ""
+
+
 class Session(Protocol):
     """A running engine. ``infer`` is called by one thread at a time."""
 

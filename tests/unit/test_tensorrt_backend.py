@@ -187,7 +187,7 @@ def test_an_operator_that_the_builder_lacks_is_named() -> None:
 
 
 def test_fp64_is_refused_because_the_builder_would_say_nothing() -> None:
-    with pytest.raises(PrecisionError, match="expected no FP64, got it in 2: x, y"):
+    with pytest.raises(PrecisionError, match="expected no FP64, got it in 2: tensor x, tensor y"):
         build(MODELS["identity_fp64"]())
 
 

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pellucid.build import precision
 from pellucid.build.canonical_graph import canonicalise
-
-if TYPE_CHECKING:
-    from pellucid.build.worker import Task
+from pellucid.build.task import Task
 
 
 @dataclass(frozen=True, slots=True)

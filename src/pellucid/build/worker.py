@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -21,45 +19,14 @@ import msgspec
 
 from pellucid.build.child import limit_self
 from pellucid.build.environment import loaded_packages
-from pellucid.build.frame import read_frame, write_frame
+from pellucid.build.frame import read_frame
 from pellucid.build.log import LogWriter
-from pellucid.core.digest import sha256
+from pellucid.build.task import BackendFor, Task, write_file
 from pellucid.errors import BuildError, PellucidError
-from pellucid.ports import Backend, LogLine
 
 ENTRY: Final = "from pellucid.app.build import worker_main; worker_main()"
 RESULT: Final = "result"
 LOG: Final = "build.log.jsonl"
-
-BackendFor = Callable[[str], Backend]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One stage's request, and the ways to speak while it is worked on.
-
-    Attributes:
-        request: What the parent sent.
-        folder: Where files for the parent go.
-    """
-
-    request: Mapping[str, Any]
-    backend_for: BackendFor
-    folder: Path
-    log: LogWriter
-    frames: BinaryIO
-    phases: dict[str, int] = field(default_factory=dict)
-
-    def phase(self, name: str) -> None:
-        """Say what begins now, in the log and to the parent."""
-        self.phases[name] = time.monotonic_ns()
-        self.log(LogLine("INFO", time.time_ns(), f"phase {name}", "pellucid.build.worker"))
-        write_frame(self.frames, {"phase": name})
-
-    def leave(self, name: str, data: bytes) -> str:
-        """Write a file for the parent; gives its digest."""
-        _write(self.folder / name, data)
-        return sha256(data)
 
 
 def main(backend_for: BackendFor) -> int:
@@ -71,7 +38,7 @@ def main(backend_for: BackendFor) -> int:
     folder = Path(request["folder"])
     limit_self(request["recipe"]["limits"])
     result = guarded(lambda: _run(backend_for, request, folder, frames))
-    _write(folder / RESULT, msgspec.msgpack.encode(result))
+    write_file(folder / RESULT, msgspec.msgpack.encode(result))
     return 0
 
 
@@ -153,19 +120,21 @@ def _judge(task: Task) -> dict[str, Any]:
     return {"documents": judged.documents, "findings": judged.findings, "notes": judged.notes}
 
 
+def _preflight(task: Task) -> dict[str, Any]:
+    task.phase("read")
+    from pellucid.build.preflight import preflight
+
+    return {"facts": preflight(task)}
+
+
 _STAGES: Final[dict[str, Callable[[Task], dict[str, Any]]]] = {
     "prepare": _prepare,
     "compile": _compile,
     "judge": _judge,
+    "preflight": _preflight,
 }
 
 
 def _spans(phases: dict[str, int]) -> dict[str, int]:
     names, times = list(phases), list(phases.values())
     return {name: after - before for name, before, after in zip(names, times, times[1:], strict=False)}
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_suffix(".part")
-    temporary.write_bytes(data)
-    temporary.replace(path)

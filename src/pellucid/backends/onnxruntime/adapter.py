@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import onnxruntime as ort
 
-from pellucid.backends.onnxruntime import device, graph, options
+from pellucid.backends.onnxruntime import device, graph, options, preflight
 from pellucid.backends.onnxruntime.log import Log
 from pellucid.backends.onnxruntime.session import REFUSALS, OrtSession, spec_of
 from pellucid.core.digest import sha256
 from pellucid.core.facts import map_layers
 from pellucid.errors import BuildError, ParseError
-from pellucid.ports import BuildLog, BuildProgress, Built, unwatched
+from pellucid.ports import BuildLog, BuildProgress, Built, PreflightFinding, unwatched
 
 ENGINE_NAME: Final = "model.onnx"
 _WARNING: Final = 2
@@ -97,6 +97,10 @@ class OnnxRuntimeBackend:
         """
         return open_at(engine, options.SERVE_LEVELS[recipe["serve_level"]], recipe["threads"])
 
+    def preflight(self, recipe: Mapping[str, Any], model: bytes, log: BuildLog) -> list[PreflightFinding]:
+        """What the library would refuse of a graph: loaded without optimisation, not built."""
+        return preflight.findings(recipe, model, log)
+
     def environment(self) -> dict[str, Any]:
         return device.environment()
 
@@ -122,7 +126,10 @@ def _timed_session(model: bytes, made: ort.SessionOptions) -> tuple[ort.Inferenc
     try:
         session = ort.InferenceSession(model, made, providers=options.PROVIDERS)
     except REFUSALS as error:
-        raise ParseError(f"model: expected a graph that onnxruntime takes, got {error!s:.400}") from error
+        raise ParseError(
+            f"model: expected a graph that onnxruntime takes, got {error!s:.400}",
+            hint=preflight.hint_for(str(error)),
+        ) from error
     return session, time.monotonic_ns() - start
 
 

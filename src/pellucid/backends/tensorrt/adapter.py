@@ -11,14 +11,14 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pellucid.backends.tensorrt import device, graph, options, profiles, session
+from pellucid.backends.tensorrt import device, graph, options, preflight, profiles, session
 from pellucid.backends.tensorrt.facts import read_facts
 from pellucid.backends.tensorrt.library import Library
 from pellucid.backends.tensorrt.log import Messages, hint_for, make_logger
 from pellucid.backends.tensorrt.monitor import Watch, make_monitor
 from pellucid.core.digest import parse_digest, sha256
 from pellucid.errors import BuildError, ParseError
-from pellucid.ports import BuildLog, BuildProgress, Built, Session, unwatched
+from pellucid.ports import BuildLog, BuildProgress, Built, PreflightFinding, Session, unwatched
 
 ENGINE_NAME: Final = "model.engine"
 _NODES_MAX: Final = 5  # limit: refused nodes named in one error
@@ -62,6 +62,7 @@ class TensorRtBackend:
         self._parse(network, logger, lines, model)
         lines.verify()
         inputs, outputs = graph.interface(trt, source, network)
+        graph.verify_no_shape_inputs(network)
         _name_it(network, model)
         shapes = self._verified(lines, profiles.add_profiles, builder, config, network, recipe)
         parsed = time.monotonic_ns()
@@ -85,6 +86,10 @@ class TensorRtBackend:
         """
         device.require(recipe["target"], "engine", "which it was built for")
         return session.open_session(self._library, engine)
+
+    def preflight(self, recipe: Mapping[str, Any], model: bytes, log: BuildLog) -> list[PreflightFinding]:
+        """What the library would refuse of a graph: parsed, not built."""
+        return preflight.findings(self._library, recipe, model, log)
 
     def environment(self) -> dict[str, Any]:
         return device.environment(self._library)

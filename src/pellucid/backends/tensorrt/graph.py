@@ -19,6 +19,7 @@ _ONNX: Final = {
     "BFLOAT16": "BF16", "FLOAT": "FP32", "DOUBLE": "FP64",
 }  # fmt: skip
 _DOUBLE: Final = onnx.TensorProto.DOUBLE
+DOUBLE_HINT: Final = "TensorRT computes FP64 as FP32 without a word: export the model in FP32"
 
 
 def read(model: bytes) -> onnx.ModelProto:
@@ -41,10 +42,19 @@ def verify_no_double(model: onnx.ModelProto) -> None:
     Raises:
         PrecisionError: Names the first tensors.
     """
+    names = doubles(model)
+    if names:
+        raise PrecisionError(
+            f"model: expected no FP64, got it in {len(names)}: {', '.join(names[:5])}", hint=DOUBLE_HINT
+        )
+
+
+def doubles(model: onnx.ModelProto) -> list[str]:
+    """Everything in FP64, in words: weights, tensors, and nodes that hold or make it."""
     graph = model.graph
-    names = [t.name for t in graph.initializer if t.data_type == _DOUBLE]
+    names = [f"tensor {t.name}" for t in graph.initializer if t.data_type == _DOUBLE]
     names += [
-        v.name
+        f"tensor {v.name}"
         for v in [*graph.input, *graph.output, *graph.value_info]
         if v.type.tensor_type.elem_type == _DOUBLE
     ]
@@ -52,11 +62,23 @@ def verify_no_double(model: onnx.ModelProto) -> None:
         for a in node.attribute:
             casts = node.op_type == "Cast" and a.name == "to" and a.i == _DOUBLE
             if casts or (a.HasField("t") and a.t.data_type == _DOUBLE):
-                names.append(node.name or node.op_type)
+                names.append(f"node {node.name} ({node.op_type})")
+    return list(dict.fromkeys(names))
+
+
+def verify_no_shape_inputs(network: Any) -> None:
+    """Refuse inputs whose values decide the shape of another tensor: no profile can be made of buckets.
+
+    Raises:
+        ParseError: Names them.
+    """
+    inputs = [network.get_input(i) for i in range(network.num_inputs)]
+    names = [tensor.name for tensor in inputs if tensor.is_shape_tensor]
     if names:
-        raise PrecisionError(
-            f"model: expected no FP64, got it in {len(names)}: {', '.join(names[:5])}",
-            hint="TensorRT computes FP64 as FP32 without a word: export the model in FP32",
+        raise ParseError(
+            f"model: expected inputs that hold data, got {len(names)} whose values decide shapes: "
+            f"{', '.join(names[:5])}",
+            hint="make them constants at export, or build with onnxruntime",
         )
 
 

@@ -1,0 +1,82 @@
+"""The caller's side of a preflight: a fresh child, its findings as they come, its end one of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from pellucid.build import worker
+from pellucid.build.child import run_child
+from pellucid.errors import BuildCancelledError
+from pellucid.ports import PreflightFinding
+
+_ORDER: Final = {"refused": 0, "risk": 1, "note": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What one backend would make of a model.
+
+    Attributes:
+        findings: What was found, gravest first.
+        facts: What the model is: ``digest``, ``bytes``, ``nodes``, ``inputs``, ``external``, ...
+    """
+
+    backend: str
+    target: str
+    findings: list[PreflightFinding]
+    facts: dict[str, Any]
+
+    @property
+    def buildable(self) -> bool:
+        return not any(finding.severity == "refused" for finding in self.findings)
+
+
+def foresee(
+    recipe: Mapping[str, Any], model: bytes, folder: Path, *, fit_buckets: bool, entry: str = worker.ENTRY
+) -> Foreseen:
+    """Look at a model in a process of its own; a crash there is a finding.
+
+    Args:
+        recipe: Effective recipe.
+        folder: Where files that the model names lie.
+        fit_buckets: The recipe is a default one: a model without a batch axis gets no buckets.
+    """
+    found: list[PreflightFinding] = []
+    phases = ["start"]
+
+    def take(frame: Any) -> None:
+        if "finding" in frame:
+            found.append(PreflightFinding(**frame["finding"]))
+        else:
+            phases.append(str(frame.get("phase")))
+
+    with tempfile.TemporaryDirectory(prefix="pellucid-preflight-") as scratch:
+        out = Path(scratch) / "out"
+        out.mkdir()
+        request = {
+            "stage": "preflight", "recipe": dict(recipe), "folder": str(out), "model": model,
+            "model_folder": str(folder), "fit_buckets": fit_buckets,
+        }  # fmt: skip
+        ended = run_child(
+            entry, request, Path(scratch), timeout_s=recipe["limits"]["timeout_s"], on_frame=take
+        )
+        path = out / worker.RESULT
+        result = msgspec.msgpack.decode(path.read_bytes()) if path.is_file() and ended.code == 0 else None
+    if ended.cancelled:
+        raise BuildCancelledError("preflight: expected an answer, got a request to stop")
+    if result is None:
+        what = f"the process that read it ended by {ended.reason} in phase {phases[-1]}"
+        fix = "raise limits.timeout_s" if ended.timed_out else "a file that kills its reader: export it again"
+        found.append(PreflightFinding("refused", "crash", "model", what, fix))
+    elif "error" in result:
+        error = result["error"]
+        found.append(PreflightFinding("refused", error["code"], "model", error["message"], error["hint"]))
+    found.sort(key=lambda finding: _ORDER[finding.severity])
+    facts = {} if result is None or "error" in result else result["facts"]
+    return Foreseen(recipe["backend"], recipe["target"], found, facts)

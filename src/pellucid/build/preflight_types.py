@@ -1,0 +1,59 @@
+"""Numbers that a narrower type would change: counted per weight, nothing is converted here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from pellucid.build.canonical_names import graphs_of, nodes_of
+from pellucid.ports import PreflightFinding
+
+_FP16_MAX: Final = 65504.0
+_FP16_NORMAL_MIN: Final = 2.0**-14
+_SHOWN: Final = 50  # limit: weights named one by one
+_WEIGHTS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
+
+
+def fp16_findings(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> Iterator[PreflightFinding]:
+    """Weights that FP16 would overflow, or keep with fewer digits; a risk where FP16 is asked for."""
+    severity = "risk" if recipe["precision"] == "fp16" else "note"
+    overflowing, tiny_values, tiny_tensors = 0, 0, 0
+    for tensor in _weights(model):
+        values = np.abs(np.asarray(numpy_helper.to_array(tensor), dtype=np.float64))
+        over = int(np.count_nonzero(values > _FP16_MAX))
+        tiny = int(np.count_nonzero((values > 0) & (values < _FP16_NORMAL_MIN)))
+        tiny_values, tiny_tensors = tiny_values + tiny, tiny_tensors + bool(tiny)
+        overflowing += bool(over)
+        if over and overflowing <= _SHOWN:
+            yield PreflightFinding(
+                severity, "types.fp16", f"tensor {tensor.name!r:.80}",
+                f"{over:,} of {values.size:,} values beyond {_FP16_MAX:.0f}, which FP16 has no number for",
+                "keep it in FP32, scale it, or use bf16",
+            )  # fmt: skip
+    if overflowing > _SHOWN:
+        what = f"{overflowing - _SHOWN:,} further weights beyond {_FP16_MAX:.0f}"
+        yield PreflightFinding(severity, "types.fp16", "model", what)
+    if tiny_values:
+        what = (
+            f"{tiny_values:,} values of {tiny_tensors:,} weights below FP16's normal numbers: "
+            "there it keeps fewer digits, or none"
+        )
+        yield PreflightFinding("note", "types.fp16", "model", what)
+
+
+def _weights(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    held = [t for graph in graphs_of(model.graph) for t in graph.initializer]
+    held += [
+        a.t
+        for node in nodes_of(model.graph)
+        if node.op_type == "Constant"
+        for a in node.attribute
+        if a.HasField("t")
+    ]
+    for tensor in held:
+        if tensor.data_type in _WEIGHTS and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            yield tensor

@@ -1,0 +1,51 @@
+"""One stage's request inside the build worker, and the ways to speak while it is worked on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pellucid.build.frame import write_frame
+from pellucid.build.log import LogWriter
+from pellucid.core.digest import sha256
+from pellucid.ports import Backend, LogLine
+
+BackendFor = Callable[[str], Backend]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One stage's request, and the ways to speak while it is worked on.
+
+    Attributes:
+        request: What the parent sent.
+        folder: Where files for the parent go.
+    """
+
+    request: Mapping[str, Any]
+    backend_for: BackendFor
+    folder: Path
+    log: LogWriter
+    frames: BinaryIO
+    phases: dict[str, int] = field(default_factory=dict)
+
+    def phase(self, name: str) -> None:
+        """Say what begins now, in the log and to the parent."""
+        self.phases[name] = time.monotonic_ns()
+        self.log(LogLine("INFO", time.time_ns(), f"phase {name}", "pellucid.build.worker"))
+        write_frame(self.frames, {"phase": name})
+
+    def leave(self, name: str, data: bytes) -> str:
+        """Write a file for the parent; gives its digest."""
+        write_file(self.folder / name, data)
+        return sha256(data)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all."""
+    temporary = path.with_suffix(".part")
+    temporary.write_bytes(data)
+    temporary.replace(path)
