@@ -199,6 +199,15 @@ def test_the_worst_are_plotted_and_the_first_past_the_bound_is_among_them() -> N
     assert figure.svg.count('class="pb pm"') == 1
 
 
+def test_what_is_nearly_one_does_not_read_as_one() -> None:
+    documents = measured_documents()
+    documents["accuracy.json"] |= {"cosine_min": "0.99999994", "top1": "0.99996", "psnr_db": "inf"}
+    found = rows(made(documents), "How well it agrees with its source")
+    assert found["Smallest cosine similarity"] == "0.99999994"
+    assert found["Right answers (top-1)"].startswith("99.996 %")
+    assert found["Signal to noise (PSNR)"] == "no difference at all"
+
+
 # -- plots ----------------------------------------------------------------------------------------
 
 

@@ -91,12 +91,18 @@ def figure(value: Any) -> str:
     return f"{number:.4g}"
 
 
+def closeness(value: Any) -> str:
+    """A similarity whole: rounded, nearly one would read as one."""
+    return NOT_MEASURED if value is None else str(value)
+
+
 def percent(value: Any) -> str:
     """A share as percent, ``not measured`` where there is none."""
     number = decimal_of(value)
     if number is None:
         return NOT_MEASURED if value is None else str(value)
-    return f"{number * 100:.3g} %"
+    text = f"{number * 100:.3g}"
+    return f"{text if text != '100' or number == 1 else f'{number * 100:.8g}'} %"
 
 
 def listed(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
@@ -113,3 +119,17 @@ def told(item: Mapping[str, Any], *keys: str) -> str:
 def group(item: Mapping[str, Any]) -> str:
     """Name and value of a slice."""
     return f"{told(item, 'slice')}: {told(item, 'value')}"
+
+
+def in_words(value: Any, *, inside: bool = False) -> str:
+    """A small document in one line, whatever its shape."""
+    if isinstance(value, Mapping):
+        parts = [f"{str(k).replace('_', ' ')}{' ' if inside else ': '}{in_words(v, inside=True)}"
+                 for k, v in value.items() if v not in (None, "", [])]  # fmt: skip
+        return f"({', '.join(parts)})" if inside else "; ".join(parts)
+    if isinstance(value, list | tuple):
+        text = ", ".join(in_words(item, inside=True) for item in value[:12])
+        return text + (f" and {len(value) - 12} more" if len(value) > 12 else "")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)

@@ -15,11 +15,13 @@ from pellucid.build.label.content import (
     Figure,
     Section,
     Table,
+    closeness,
     counted,
     cut,
     decimal_of,
     figure,
     group,
+    in_words,
     listed,
     percent,
     told,
@@ -71,7 +73,7 @@ def precision(recipe: Mapping[str, Any], facts: Mapping[str, Any], documents: Ma
             rows.append(("Reading quantised values", counted(len(quantised), "operation")))
         scheme = said.get("scheme")
         if isinstance(scheme, Mapping):
-            rows.append(("Scheme", "; ".join(f"{key.replace('_', ' ')}: {v}" for key, v in scheme.items())))
+            rows.append(("Scheme", in_words(scheme)))
         rows.append(("Weights too large for it", f"{_sum(said, 'overflow'):,}"))
         rows.append(("Weights below its normal range", f"{_sum(said, 'subnormal'):,}"))
     rows += [
@@ -141,12 +143,13 @@ def _worst(items: list[Bar]) -> tuple[list[Bar], str]:
 
 def _boundary_table(edges: Sequence[Mapping[str, Any]]) -> Table:
     shown, rest = cut(edges, "accuracy.json")
-    keys = ("error_max", "error_rms", "error_relative", "cosine")
+    keys = ("error_max", "error_rms", "error_relative")
     rows = [
         (
             told(edge, "layer"),
             " + ".join(map(str, edge.get("nodes") or ())) or told(edge, "tensor"),
             *(figure(edge.get(key)) for key in keys),
+            closeness(edge.get("cosine")),
         )
         for edge in shown
     ]
@@ -171,7 +174,7 @@ def accuracy(recipe: Mapping[str, Any], documents: Mapping[str, Any]) -> Section
         ("Right answers (top-1)", _top1(found)),
         ("Largest error", figure(found.get("error_max"))),
         ("Signal to noise (PSNR)", _unit(found.get("psnr_db"), " dB")),
-        ("Smallest cosine similarity", figure(found.get("cosine_min"))),
+        ("Smallest cosine similarity", closeness(found.get("cosine_min"))),
         ("KL divergence", _divergence(found)),
     ]
     slices = listed(found, "slices")

@@ -16,6 +16,7 @@ from pellucid.build.label.content import (
     Table,
     counted,
     cut,
+    in_words,
     listed,
     size,
     told,
@@ -191,21 +192,9 @@ def _origin(
     table = Table(
         "What was done to the graph before the builder got it",
         ("Step", "What", "Graph after"),
-        [(told(s, "step"), _words(s.get("detail")), str(s.get("after") or "not said")) for s in steps],
+        [(told(s, "step"), in_words(s.get("detail")), str(s.get("after") or "not said")) for s in steps],
     )
     return Section("Where it comes from", rows, tables=[table])
-
-
-def _words(value: Any) -> str:
-    """A step's detail, whatever its shape, in one line."""
-    if isinstance(value, Mapping):
-        return "; ".join(
-            f"{key}: {_words(item)}" for key, item in value.items() if item not in (None, "", [])
-        )
-    if isinstance(value, list | tuple):
-        words = ", ".join(_words(item) for item in value[:12])
-        return words + (f" and {len(value) - 12} more" if len(value) > 12 else "")
-    return "" if value is None else str(value)
 
 
 def _checks(digests: Mapping[str, str]) -> Section:
