@@ -79,6 +79,14 @@ def fold(model: onnx.ModelProto) -> Folded | None:
     return Folded(folded, _detail(model, folded))
 
 
+def refusals() -> tuple[type[Exception], ...]:
+    """Everything that the library raises at a graph that it does not take."""
+    import onnxruntime as ort
+
+    binding = ort.capi.onnxruntime_pybind11_state
+    return (RuntimeError, ValueError, TypeError, *(getattr(binding, name) for name in _REFUSALS))
+
+
 def _optimised(raw: bytes) -> bytes:
     import onnxruntime as ort
 
@@ -89,8 +97,6 @@ def _optimised(raw: bytes) -> bytes:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     limit = str(CONSTANT_MAX)
     options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", limit)
-    binding = ort.capi.onnxruntime_pybind11_state
-    refusals = (RuntimeError, ValueError, TypeError, *(getattr(binding, name) for name in _REFUSALS))
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "folded.onnx"
         options.optimized_model_filepath = str(path)
@@ -98,7 +104,7 @@ def _optimised(raw: bytes) -> bytes:
             ort.InferenceSession(
                 raw, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(_LEFT_ALONE)
             )
-        except refusals as error:
+        except refusals() as error:
             raise NotTakenError(" ".join(str(error).split())[:300]) from error
         return path.read_bytes()
 

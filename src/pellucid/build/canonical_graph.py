@@ -16,6 +16,7 @@ import onnx
 import onnx.inliner
 
 from pellucid.build import canonical_names as names_of
+from pellucid.build.canonical_compare import compare
 from pellucid.build.canonical_fold import NotTakenError, fold
 from pellucid.build.canonical_interface import inputs_of, verify_interface
 from pellucid.build.canonical_names import nodes_of
@@ -103,6 +104,8 @@ def canonicalise(raw: bytes, recipe: Mapping[str, Any], folder: Path | None = No
         trail.tell("constants", {"ir_version": trail.model.ir_version})
     trail.tell("shapes", {"fixed": fix_shapes(trail.model, recipe.get("shapes") or {})})
     batched = verify_interface(trail.model, recipe)
+    given = onnx.ModelProto()
+    given.CopyFrom(trail.model)
     wanted = recipe.get("canonical") or {"opset": None, "fold": False}
     notes = _opset(trail, wanted["opset"]) + _notes(trail.model)
     names_of.drop_comments(trail.model)
@@ -118,6 +121,7 @@ def canonicalise(raw: bytes, recipe: Mapping[str, Any], folder: Path | None = No
     trail.tell("axes", {"named": named})
     if trail.steps:
         verify_valid(trail.model)
+        notes += _compared(given, trail)
     compiled = trail.model.SerializeToString(deterministic=True)
     external = {o.name: o.digest for o in outside}
     return Canonical(compiled, source, names, trail.steps, external, notes)
@@ -184,6 +188,16 @@ def _fold(trail: _Trail, notes: list[str]) -> None:
         trail.tell("fold", folded.detail)
         if trail.digest == before:
             break
+
+
+def _compared(given: onnx.ModelProto, trail: _Trail) -> list[str]:
+    """Hold the graph against what it was before operators were touched."""
+    if not {step["step"] for step in trail.steps} & {"opset", "fold"}:
+        return []
+    if any(node.op_type in RANDOM for node in nodes_of(given.graph)):
+        return ["canonical graph not compared with the model by numbers: it draws random ones"]
+    reason = compare(given, trail.model).reason
+    return [f"canonical graph not compared with the model by numbers: {reason}"] if reason else []
 
 
 def _notes(model: onnx.ModelProto) -> list[str]:

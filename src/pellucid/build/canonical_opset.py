@@ -1,13 +1,19 @@
-"""An old graph brought to the operator set that builders know best, by ONNX's own converter."""
+"""An old graph brought to the operator set that builders know best, by ONNX's own converter.
+
+That converter leaves some defaults as they stand although a later version reads them otherwise
+(measured with onnx 1.23: Resize, Upsample, RoiAlign, PRelu, Hardmax); those are put right here, or
+refused. What comes out is compared with what went in by numbers, too.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import onnx
 import onnx.version_converter
 
-from pellucid.build.canonical_names import nodes_of
+from pellucid.build.canonical_names import dimensions_of, nodes_of, values_of
 from pellucid.errors import ParseError
 
 STANDARD: Final = ("", "ai.onnx")
@@ -29,7 +35,7 @@ def raise_opset(model: onnx.ModelProto, wanted: int) -> onnx.ModelProto:
     """The same graph at a higher operator set; nodes keep their names.
 
     Raises:
-        ParseError: The converter does not know how.
+        ParseError: The converter does not know how, or would change what the graph computes.
     """
     now = opset_of(model)
     try:
@@ -42,7 +48,57 @@ def raise_opset(model: onnx.ModelProto, wanted: int) -> onnx.ModelProto:
         ) from error
     converted.ir_version = max(converted.ir_version, IR_MIN)
     _keep_names(model, converted)
+    _keep_meaning(model, converted, now, wanted)
     return converted
+
+
+def _keep_meaning(before: onnx.ModelProto, after: onnx.ModelProto, now: int, wanted: int) -> None:
+    """Operators whose defaults or shapes changed between versions, which the converter leaves as they are.
+
+    Raises:
+        ParseError: One that cannot be put right.
+    """
+    for node in nodes_of(after.graph):
+        if node.op_type == "Resize" and now <= 10 < wanted:  # what Upsample and the first Resize computed
+            _default(node, "coordinate_transformation_mode", "asymmetric")
+            _default(node, "nearest_mode", "floor")
+        elif node.op_type == "RoiAlign" and now < 16 <= wanted:
+            _default(node, "coordinate_transformation_mode", "output_half_pixel")
+        elif node.op_type == "Hardmax" and now < 13 <= wanted:
+            raise _lost(node, now, wanted, "its axis means another thing there")
+    slopes = [node for node in nodes_of(after.graph) if node.op_type == "PRelu"]
+    if slopes and now < 7 <= wanted:
+        _slopes_by_channel(before, after, slopes, now, wanted)
+
+
+def _lost(node: onnx.NodeProto, now: int, wanted: int, why: str) -> ParseError:
+    return ParseError(
+        f"model: node {node.name!r:.80} ({node.op_type}): expected to bring operator set {now} to {wanted}, "
+        f"got an operator whose meaning would change: {why}",
+        hint=f"export the model at operator set {wanted}, or keep its own: canonical: {{opset: null}}",
+    )
+
+
+def _default(node: onnx.NodeProto, name: str, value: str) -> None:
+    if not any(attribute.name == name for attribute in node.attribute):
+        node.attribute.append(onnx.helper.make_attribute(name, value))
+
+
+def _slopes_by_channel(
+    before: onnx.ModelProto, after: onnx.ModelProto, nodes: list[onnx.NodeProto], now: int, wanted: int
+) -> None:
+    """Slopes of one axis were the channels'; since version 7 they would be those of the last axis."""
+    inferred = onnx.shape_inference.infer_shapes(before)
+    ranks = {value.name: len(dimensions_of(value)) for value in values_of(inferred.graph)}
+    weights = {tensor.name: tensor for tensor in after.graph.initializer}
+    used = Counter(name for node in nodes_of(after.graph) for name in node.input)
+    for node in nodes:
+        slope, rank = weights.get(node.input[1]), ranks.get(node.input[0], 0)
+        if slope is not None and (len(slope.dims) != 1 or slope.dims[0] == 1):
+            continue
+        if slope is None or used[slope.name] > 1 or rank < 2:
+            raise _lost(node, now, wanted, "its slopes would belong to another axis")
+        slope.dims.extend([1] * (rank - 2))
 
 
 def _keep_names(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
