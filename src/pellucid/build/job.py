@@ -207,7 +207,9 @@ def _verify_meaning(meaning: dict[str, Any], result: dict[str, Any]) -> None:
 def _golden_cases(
     recipe: Recipe, inputs: dict[str, bytes], result: dict[str, Any]
 ) -> list[tuple[int, list[Tensor]]]:
-    specs = [TensorSpec(name, kind, tuple(shape)) for name, kind, shape in result["inputs"]]
+    specs = [
+        TensorSpec(name, kind, _tuned_shape(name, shape, recipe)) for name, kind, shape in result["inputs"]
+    ]
     if "golden" not in inputs:
         return golden.draw(specs, recipe.buckets, count=recipe.golden["count"], seed=recipe.golden["seed"])
     try:
@@ -215,6 +217,12 @@ def _golden_cases(
             return golden.from_arrays(specs, recipe.buckets, dict(arrays))
     except (ValueError, OSError) as error:
         raise RecipeError(f"golden.inputs: expected an .npz file, got {error!s:.120}") from error
+
+
+def _tuned_shape(name: str, shape: list[int], recipe: Recipe) -> tuple[int, ...]:
+    """Variable axes behind the batch as the first profile is tuned for them."""
+    best = recipe.profiles[0]["inputs"][name]["opt"] if recipe.profiles else shape
+    return tuple(best[axis] if axis and size < 0 else size for axis, size in enumerate(shape))
 
 
 def _write(out: Path, name: str, files: dict[str, bytes]) -> Path:
