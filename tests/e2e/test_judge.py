@@ -18,12 +18,12 @@ from onnx import TensorProto, helper, numpy_helper
 from pellucid.app.build import backend_for
 from pellucid.backends.onnxruntime.adapter import OnnxRuntimeBackend
 from pellucid.build.job import run_build
-from pellucid.build.judge import Judged, judge
+from pellucid.build.judge import Judged, judge, runs, scores
 from pellucid.core import canonical
 from pellucid.core.digest import sha256
 from pellucid.core.metadata import parse_metadata
 from pellucid.core.recipe import effective, parse_recipe
-from pellucid.errors import GateError, RecipeError
+from pellucid.errors import BuildError, GateError, RecipeError
 from pellucid.testing.builds import toy_job, write_recipe
 from pellucid.testing.models import MODELS, digits_like
 
@@ -87,11 +87,10 @@ def with_weight(raw: bytes, name: str, change: Any) -> bytes:
 
 def ranges(**tensors: Any) -> dict[str, Any]:
     items = [
-        {"name": name, "kind": "activation", "min": [str(low)], "max": [str(high)]}
+        {"tensor": name, "nodes": [], "min": str(low), "max": str(high), "scale": "1", "zero_point": 0}
         for name, (low, high) in tensors.items()
     ]
-    weight = {"name": "w1", "kind": "weight", "min": ["0", "0"], "max": ["0", "0"]}
-    return {"calibration/ranges.json": {"tensors": [*items, weight]}}
+    return {"calibration/ranges.json": {"tensors": items, "weights": []}}
 
 
 @pytest.fixture(scope="module")
@@ -286,6 +285,30 @@ def test_what_has_no_numbers_is_not_compared() -> None:
     assert by_layer["unpack"] is by_layer["relu"] is None
 
 
+def test_limits_on_what_is_held_in_memory_change_no_number(
+    quantised: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: dict[str, Any] = {"precision": "int8", "calibration": CALIBRATION, "reasons": REASON}
+    files, known = {"validation": {"image": images()}}, ranges(image=(-1, 1), r1=(0, 1), r2=(0, 0.5))
+    free = run(digits_like(), quantised, files, documents=known, **said).documents
+    monkeypatch.setattr(runs, "TENSORS_AT_ONCE", 2)
+    monkeypatch.setattr(runs, "BATCH_BYTES", 1)
+    tight = run(digits_like(), quantised, files, documents=known, **said).documents
+    counts = [[t["outside"] for t in d["representativeness.json"]["tensors"]] for d in (free, tight)]
+    assert counts[0] == counts[1]
+    assert min(counts[0]) > 0
+    for a, b in zip(*(d["accuracy.json"]["boundaries"] for d in (free, tight)), strict=True):
+        assert (a["tensor"], a["reason"]) == (b["tensor"], b["reason"])
+        assert float(a["error_rms"] or 0) == pytest.approx(float(b["error_rms"] or 0), rel=1e-3)
+
+
+def test_more_scores_than_are_kept_is_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores, "SCORES_MAX", 399)
+    with pytest.raises(BuildError, match="output 'probs': expected at most 399 scores") as caught:
+        run(digits_like(), digits_like(), {"validation": {"image": images()}})
+    assert "fewer validation rows" in caught.value.hint
+
+
 # -- representativeness ---------------------------------------------------------------------------
 
 
@@ -299,7 +322,6 @@ def test_shares_are_those_of_numpy_by_slice() -> None:
     )  # fmt: skip
     found = judged.documents["representativeness.json"]
     tensors = {item["tensor"]: item for item in found["tensors"]}
-    assert set(tensors) == {"image", "r1", "gone"}, "weights are left out"
     image = tensors["image"]
     assert image["outside"] == int((np.abs(rows) > 2).sum())
     night, day = (np.abs(rows[start::2]) > 2 for start in (1, 0))

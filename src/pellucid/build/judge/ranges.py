@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,13 +27,10 @@ def measure(
     Args:
         runs: The source as it runs here; its tensors are looked at.
         origin: Gives the source's tensor that a compiled one stands for.
-        ranges: ``tensors`` of ``calibration/ranges.json``: ``name``, ``kind``, ``min``, ``max``;
-            weights are left out, they are what they are.
+        ranges: ``tensors`` of ``calibration/ranges.json``: ``tensor``, ``min``, ``max``.
     """
     held, wanted = [], []
     for item in ranges:
-        if item.get("kind", "activation") != "activation":
-            continue
         one, there = _held(item, source, origin)
         held.append(one)
         wanted.append(there)
@@ -66,14 +62,11 @@ def _groups(rows: Rows) -> list[tuple[Slice, ...]]:
 def _held(
     item: Mapping[str, Any], source: graphs.Wiring, origin: Callable[[str], str | None]
 ) -> tuple[Held, str]:
-    tensor = str(item["name"])
-    low, high = _bound(item["min"]), _bound(item["max"])
+    tensor, low, high = item["tensor"], float(item["min"]), float(item["max"])
     there = origin(tensor)
     layer = _maker(there, source) if there is not None else tensor
     held = Held(tensor, layer, low, high)
-    if not low <= high:
-        held.reason = "not measured: expected one range of the whole tensor"
-    elif there is None:
+    if there is None:
         held.reason = "not measured: the source has no such tensor"
     return held, there or ""
 
@@ -82,8 +75,3 @@ def _maker(tensor: str, source: graphs.Wiring) -> str:
     """The node that makes a tensor, as its author called it; else the tensor."""
     node = source.producers.get(tensor)
     return node.name if node is not None and node.name else tensor
-
-
-def _bound(value: Sequence[str]) -> float:
-    """The one bound of a whole tensor; NaN where there is one a channel."""
-    return float(value[0]) if len(value) == 1 else math.nan
