@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pellucid.build import label
+from pellucid.build.drawing import draw
+from pellucid.build.drawing_graph import from_json
 from pellucid.build.sbom import make_sbom
 from pellucid.core import canonical
 from pellucid.core.digest import sha256
@@ -92,7 +94,15 @@ def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
     if made.meaning:
         files["meaning.json"] = canonical.encode(made.meaning)
     title = f"{made.recipe['name']} {made.recipe['version']}"
-    parts = label.sections(made.recipe, facts, made.environment, digests, made.meaning)
+    drawing = draw(
+        from_json(made.prepared["graph"]), facts["layers"], eliminated=facts["eliminated"],
+        tf32=made.recipe["tf32"], title=title,
+    )  # fmt: skip
+    files["drawing.svg"] = drawing.encode()
+    parts = label.sections(
+        made.recipe, facts, made.environment, digests, made.meaning, drawing=drawing,
+        documents={**made.documents, "model/steps.json": {"steps": made.prepared["steps"]}},
+    )  # fmt: skip
     files["label.md"], files["label.html"] = label.markdown(title, parts), label.page(title, parts)
     folder = folder_of(made.recipe, backend_version(made.environment))
     files["manifest.json"] = make_manifest(

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from pellucid.build import precision
 from pellucid.build.canonical_graph import canonicalise
+from pellucid.build.drawing_graph import graph_of
 from pellucid.build.task import Task
 
 
@@ -56,6 +59,6 @@ def prepare(task: Task) -> Prepared:
         steps=[*canonical.steps, *precise.steps],
         external=canonical.external,
         documents=precise.documents,
-        graph={},
+        graph=graph_of(onnx.load_model_from_string(precise.model)).as_json(),
         notes=[*canonical.notes, *precise.notes],
     )
