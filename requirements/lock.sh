@@ -14,3 +14,5 @@ done
 lock judges/manifests 3.11 "$@"
 lock judges/model-signing 3.11 "$@"
 lock judges/aics-tlog 3.12 "$@"
+lock judges/tensorrt-10 3.11 "$@"
+lock judges/tensorrt-11 3.11 "$@"

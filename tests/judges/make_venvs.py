@@ -42,6 +42,8 @@ PYTHON_JUDGES = {
     "aics-tlog": PythonJudge(ROOT / "requirements/judges/aics-tlog.txt", (13, 12)),
     "manifests": PythonJudge(ROOT / "requirements/judges/manifests.txt", (11, 12, 13)),
     "model-signing": PythonJudge(ROOT / "requirements/judges/model-signing.txt", (11, 12, 13)),
+    "tensorrt-10": PythonJudge(ROOT / "requirements/judges/tensorrt-10.txt", (11, 12, 13)),
+    "tensorrt-11": PythonJudge(ROOT / "requirements/judges/tensorrt-11.txt", (11, 12, 13)),
 }
 
 

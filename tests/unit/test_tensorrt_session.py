@@ -190,7 +190,7 @@ def test_without_the_feature_nothing_of_it_is_touched(
     monkeypatch.delattr(fake.ICudaEngine, "create_runtime_config")
     monkeypatch.delattr(fake.ICudaEngine, "get_engine_stat")
     monkeypatch.delattr(fake.ICudaEngine, "device_memory_size_v2")
-    monkeypatch.setattr(fake.ICudaEngine, "device_memory_size", 2048, raising=False)
+    monkeypatch.setattr(fake.ICudaEngine, "device_memory_size", 2048)
     running = session.open_session(library_of("tensorrt", plain), json.dumps(PLAN).encode())
     said = running.describe()
     assert "kernels" not in said

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -135,8 +134,9 @@ class IOptimizationProfile:
 
 
 class INetworkDefinition:
+    name = "Unnamed Network 0"
+
     def __init__(self) -> None:
-        self.name = "Unnamed Network 0"
         self.tensors: dict[str, list[Any]] = {"inputs": [], "outputs": []}
 
     @property
@@ -169,11 +169,20 @@ class OnnxParser:
         return True
 
 
-def _tensor(value: Any) -> Any:
+class ITensor:
+    name = ""
+    dtype = DataType.FLOAT
+    shape: tuple[int, ...] = ()
+    is_shape_tensor = False
+
+
+def _tensor(value: Any) -> ITensor:
     kind = value.type.tensor_type
     name = _TYPES[onnx.TensorProto.DataType.Name(kind.elem_type)]
-    shape = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim]
-    return SimpleNamespace(name=value.name, dtype=DataType[name], shape=shape, is_shape_tensor=False)
+    tensor = ITensor()
+    tensor.name, tensor.dtype = value.name, DataType[name]
+    tensor.shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim)
+    return tensor
 
 
 class Builder:
@@ -199,7 +208,7 @@ class Builder:
                 if not monitor.step_complete("Building engine", step):
                     return None
             monitor.phase_finish("Building engine")
-        plan: dict[str, Any] = {kind: [[t.name, t.dtype.name, t.shape] for t in some]
+        plan: dict[str, Any] = {kind: [[t.name, t.dtype.name, list(t.shape)] for t in some]
                                 for kind, some in network.tensors.items()}  # fmt: skip
         plan |= {"name": network.name, "profiles": [profile.shapes for profile in config._profiles]}
         return json.dumps(plan).encode()
@@ -223,7 +232,9 @@ class Runtime:
 
 class ICudaEngine:
     num_layers = 1
-    device_memory_size_v2 = 4096
+    device_memory_size = device_memory_size_v2 = 4096
+    name = ""
+    num_io_tensors = num_optimization_profiles = 0
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self._plan = plan

@@ -1,8 +1,8 @@
 """Which of NVIDIA's libraries this is and what it can do: asked of the module, never of its version.
 
 One adapter serves ``tensorrt`` 10 and 11 and ``tensorrt_rtx``. Whatever differs between them is a
-feature here; names that were removed in any of them are used nowhere. The names that the adapter
-uses at all stand in ``surface``, and a test holds them against the real modules.
+feature here; names that were removed in any of them are used nowhere: a test records every name that
+the adapter uses and holds it, with its arguments, against the real modules.
 """
 
 from __future__ import annotations
