@@ -167,7 +167,7 @@ def test_show_says_how(site: Site) -> None:
     code, shown = pellucid(site, "quant", "show", "credit:1.0.0")
     assert code == 0
     for words in (
-        "50 of 60, by rule first 50, seed 0",
+        "first, 50 of 60 rows",
         "branch 1, spring",
         "internal",
         "2026-02-25",

@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from pellucid.core import canonical
+from pellucid.core.calibration import MANIFEST_PATH, CalibrationSet, Sample, make_manifest
 from pellucid.core.entry import Opening
 from pellucid.errors import DigestMismatchError, VerificationError
 from pellucid.evidence.answer import NOT_SAID, answer_four
@@ -73,16 +75,25 @@ def test_why_there_is_no_image_comes_from_the_environment_first(case: ToyCase) -
 
 
 def test_calibration_of_a_quantised_engine(case: ToyCase) -> None:
-    recipe = {"calibration": {"selection": "every 7th", "from": "2026-01-01", "to": "2026-03-31"}}
-    digest = "sha256:" + "2" * 64
-    package = package_like(
-        case, precision="int8", recipe=recipe, metadata={"calibration_dataset_hash": digest}
-    )
-    four = answer_four(chain_of(case), package)
+    digest, times = "sha256:" + "2" * 64, {"from": "2026-01-01T00:00:00Z", "to": "2026-03-31T00:00:00Z"}
+    chosen = {"rule": "stratified", "count": 1, "seed": 4, "slice": "ink"}
+    found = CalibrationSet(digest, 9, (), chosen, (Sample(3, digest),), (), times, None, None)
+    metadata = {"calibration_dataset_hash": digest, "quantized_ops_count": 3}
+
+    def answered(found: CalibrationSet) -> dict[str, Any]:
+        files = {MANIFEST_PATH: canonical.encode(make_manifest(found))}
+        package = package_like(case, precision="int8", recipe={}, metadata=metadata, files=files)
+        return answer_four(chain_of(case), package)
+
+    four = answered(found)
     assert four["calibration"]["digest"] == digest
-    assert four["precision"] == {"value": "INT8", "tf32": None, "quantised_operations": 0}
+    assert four["precision"] == {"value": "INT8", "tf32": None, "quantised_operations": 3}
     rows = dict(answer_rows(four))
-    assert rows["calibration"] == f"every 7th, 2026-01-01 to 2026-03-31, set {digest}"
+    assert rows["precision"] == "INT8; 3 of the engine's operations are quantised"
+    period = f"{times['from']} to {times['to']}"
+    assert rows["calibration"] == f"stratified by ink, 1 of 9 rows, seed 4, {period}, set {digest}"
+    rows = dict(answer_rows(answered(dataclasses.replace(found, times=None))))
+    assert "times not said" in rows["calibration"]
 
 
 def test_a_quantised_source_is_never_called_unquantised(case: ToyCase) -> None:

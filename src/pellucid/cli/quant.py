@@ -160,15 +160,9 @@ def _rows(found: Quantised) -> list[tuple[str, Any]]:
     ]  # fmt: skip
     if calibration is None or ranges is None:
         return [*rows, ("calibration", "none: this precision needs no data")]
-    chosen = calibration.select
-    rule = (
-        chosen["rule"]
-        if chosen["rule"] == "all"
-        else f"{chosen['rule']} {chosen['count']:,}, seed {chosen['seed']}"
-    )
     rows += [
         ("method", ranges.method), ("data", calibration.data),
-        ("samples", f"{len(calibration.samples):,} of {calibration.rows:,}, by rule {rule}"),
+        ("samples", calibration.selection),
         ("samples digest", calibration.digest), ("times", _times(calibration.times)),
         ("source", calibration.source or "not said"), ("licence", calibration.licence or "not said"),
     ]  # fmt: skip

@@ -129,6 +129,14 @@ class CalibrationSet:
         """One digest of all chosen samples in order."""
         return samples_digest([sample.digest for sample in self.samples])
 
+    @property
+    def selection(self) -> str:
+        """In words: ``stratified by ink, 200 of 1,297 rows, seed 4``."""
+        rule, count = self.select["rule"], f"{len(self.samples):,} of {self.rows:,} rows"
+        by = f" by {self.select['slice']}" if rule == "stratified" else ""
+        seed = f", seed {self.select['seed']}" if rule in ("random", "stratified") else ""
+        return f"{rule}{by}, {count}{seed}"
+
     def holds(self, digest: str) -> bool:
         """True when a sample of that digest was chosen."""
         return any(sample.digest == digest for sample in self.samples)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pellucid.core.calibration import MANIFEST_PATH, parse_manifest
 from pellucid.core.trust import TrustedPackage
 from pellucid.errors import DigestMismatchError
 from pellucid.evidence.chain import Chain
@@ -71,12 +72,14 @@ def _calibration(package: TrustedPackage) -> dict[str, Any]:
                 f"not known: the build quantised nothing, but {_operations(count)} came with the source model"
             )
         return {"digest": None, "selection": None, "from": None, "to": None, "reason": reason}
-    said: Mapping[str, Any] = package.recipe.get("calibration") or {}
+    raw = package.files.get(MANIFEST_PATH)
+    found = parse_manifest(raw) if raw is not None else None
+    times = (found.times if found else None) or {}
     return {
         "digest": digest,
-        "selection": said.get("selection"),
-        "from": said.get("from"),
-        "to": said.get("to"),
+        "selection": found.selection if found else None,
+        "from": times.get("from"),
+        "to": times.get("to"),
         "reason": None if digest else _reason(package.metadata, "calibration_dataset_hash") or NOT_SAID,
     }
 

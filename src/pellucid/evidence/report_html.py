@@ -130,8 +130,9 @@ def answer_rows(answers: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The four answers as names and words."""
     image, calibration, signature = answers["image"], answers["calibration"], answers["signature"]
     precision, words = answers["precision"], {True: ", TF32 on", False: ", TF32 off"}
-    period = f"{calibration['from']} to {calibration['to']}"
-    chosen = f"{calibration['selection']}, {period}, set {calibration['digest']}"
+    said = calibration["from"] is not None
+    period = f"{calibration['from']} to {calibration['to']}" if said else "times not said"
+    chosen = f"{calibration['selection'] or 'selection not said'}, {period}, set {calibration['digest']}"
     return [
         ("image digest", image["digest"] or f"none: {image['reason']}"),
         ("precision", precision["value"] + words.get(precision["tf32"], "") + _mixed(precision)),
@@ -142,9 +143,8 @@ def answer_rows(answers: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _mixed(precision: Mapping[str, Any]) -> str:
     count = precision["quantised_operations"]
-    return (
-        f"; {count:,} of the engine's operations are quantised, as the source model has them" if count else ""
-    )
+    came = "" if precision["value"] == "INT8" else ", as the source model has them"
+    return f"; {count:,} of the engine's operations are quantised{came}" if count else ""
 
 
 def _facts(chain: Chain) -> list[tuple[str, str]]:
