@@ -97,7 +97,7 @@ def _without_shape(values: list[onnx.ValueInfoProto]) -> Iterator[Problem]:
     for value in values:
         kind = value.type.WhichOneof("value") or "nothing"
         if kind == "tensor_type":
-            message, hint = "a shape, got none", f"shapes: {{{value.name}: [...]}} in the recipe gives it one"
+            message, hint = "a shape, got none", "export it with one; axes may be variable"
         else:
             message = f"a tensor, got a {kind.removesuffix('_type')}"
             hint = "sequences, optionals and maps cannot be sent: split them at export"

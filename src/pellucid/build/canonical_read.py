@@ -62,7 +62,21 @@ def parse(raw: bytes) -> onnx.ModelProto:
         ) from error
     if not model.graph.node:
         raise ParseError("model: expected a graph with nodes, got none")
+    _verify_text(model)
     return model
+
+
+def _verify_text(message: Any) -> None:
+    """Names that are no UTF-8 come out as bytes, which nothing after this expects."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        items = [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
+        for item in items:
+            if field.type == field.TYPE_MESSAGE:
+                _verify_text(item)
+            elif isinstance(item, bytes):
+                raise ParseError(f"model: {field.full_name}: expected text in UTF-8, got {item!r:.60}")
 
 
 def embed(model: onnx.ModelProto, folder: Path | None) -> list[Outside]:
@@ -124,13 +138,16 @@ def _read(place: str, folder: Path | None, left: int, tensor: str) -> bytes:
             f"{subject}: expected a file beside the model, got {error.strerror}",
             hint="copy it there under this very name; links are not followed",
         ) from error
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ParseError(f"{subject}: expected a plain file, got another kind")
         if status.st_size > WHOLE_MAX:
             raise _too_large(subject, status.st_size)
-        data = file.read(WHOLE_MAX + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(WHOLE_MAX + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > left:
         raise _too_large(subject, len(data))
     return data

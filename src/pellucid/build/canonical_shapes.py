@@ -43,8 +43,6 @@ def fix_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> l
 def _contradictions(value: onnx.ValueInfoProto, shape: Sequence[int], fixed: dict[str, int]) -> list[str]:
     if not value.type.HasField("tensor_type"):
         return [f"input {value.name!r:.80}: expected a tensor, got another kind"]
-    if not value.type.tensor_type.HasField("shape"):
-        return []
     dimensions, free = dimensions_of(value), variable_axes(value)
     if len(dimensions) != len(shape):
         return [f"input {value.name!r:.80}: expected {len(dimensions)} axes, got {len(shape)}"]
@@ -64,12 +62,8 @@ def _contradictions(value: onnx.ValueInfoProto, shape: Sequence[int], fixed: dic
 
 
 def _set(value: onnx.ValueInfoProto, shape: Sequence[int]) -> bool:
-    tensor, before = value.type.tensor_type, value.SerializeToString(deterministic=True)
-    if not tensor.HasField("shape"):
-        for _ in shape:
-            tensor.shape.dim.add()
-        tensor.shape.SetInParent()
-    for dimension, size in zip(tensor.shape.dim, shape, strict=True):
+    before = value.SerializeToString(deterministic=True)
+    for dimension, size in zip(dimensions_of(value), shape, strict=True):
         if size >= 0:
             dimension.dim_value = size
     return bool(value.SerializeToString(deterministic=True) != before)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import onnx
+import onnx.inliner
 
 from pellucid.build.canonical_graph import INVALID, RANDOM, canonicalise, verify_valid
 from pellucid.build.canonical_interface import inputs_of, problems, variable_axes
@@ -127,15 +128,19 @@ def graph_findings(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> Iterato
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
         verify_valid(model)
+        is_valid = True
     except (ParseError, *INVALID) as error:
         yield PreflightFinding("refused", "valid", "model", str(error)[:400], "export it again")
-    try:
-        fix_shapes(model, recipe.get("shapes") or {})
-    except ParseError as error:
-        yield PreflightFinding("refused", "shapes", "recipe", error.message, error.hint)
+        is_valid = False
+    if is_valid:
+        try:
+            fix_shapes(model, recipe.get("shapes") or {})
+        except ParseError as error:
+            yield PreflightFinding("refused", "shapes", "recipe", error.message, error.hint)
     for problem in problems(model, recipe):
         yield PreflightFinding("refused", problem.rule, problem.where, problem.message, problem.hint)
-    yield from fp16_findings(model, recipe)
+    if is_valid:
+        yield from fp16_findings(model, recipe)
 
 
 def _size(model: onnx.ModelProto) -> Iterator[PreflightFinding]:

@@ -23,7 +23,8 @@ def fp16_findings(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> Iterator
     severity = "risk" if recipe["precision"] == "fp16" else "note"
     overflowing, tiny_values, tiny_tensors = 0, 0, 0
     for tensor in _weights(model):
-        values = np.abs(np.asarray(numpy_helper.to_array(tensor), dtype=np.float64))
+        with np.errstate(invalid="ignore"):  # weights that are not numbers stay so
+            values = np.abs(np.asarray(numpy_helper.to_array(tensor), dtype=np.float64))
         over = int(np.count_nonzero(values > _FP16_MAX))
         tiny = int(np.count_nonzero((values > 0) & (values < _FP16_NORMAL_MIN)))
         tiny_values, tiny_tensors = tiny_values + tiny, tiny_tensors + bool(tiny)
