@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import shutil
 import time
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pellucid.app.build import isolated
+from pellucid.build import child
 from pellucid.build.child import measures, run_child
 from pellucid.build.frame import read_frame, write_frame
 from pellucid.build.log import LogWriter
@@ -152,3 +154,17 @@ def test_the_log_keeps_every_message_and_its_first_failure(tmp_path: Path) -> No
             log(line)
         with pytest.raises(BuildError, match="No space left"):
             log.verify()
+
+
+@pytest.mark.parametrize(("place", "kind"), [("/dev/null", "RLIMIT_DATA"), ("/dev/no-gpu", "RLIMIT_AS")])
+def test_memory_is_counted_so_that_a_gpus_driver_can_live(
+    monkeypatch: pytest.MonkeyPatch, place: str, kind: str
+) -> None:
+    """The driver reserves more addresses than a recipe may allow, without using them."""
+    taken: dict[int, tuple[int, int]] = {}
+    monkeypatch.setattr(child, "GPU_DRIVER", place)
+    monkeypatch.setattr(resource, "getrlimit", lambda number: (0, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", taken.__setitem__)
+    child.limit_self({"memory_bytes": 2**30, "file_bytes": 2**20})
+    assert taken[getattr(resource, kind)] == (2**30, 2**30)
+    assert len(taken) == 4
