@@ -137,7 +137,7 @@ def test_a_tampered_package_is_refused_before_anything_runs(
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("a child was started")
 
-    monkeypatch.setattr("pellucid.build.stages.run_child", never)
+    monkeypatch.setattr("pellucid.build.stages.start_child", never)
     package = open_package(archives["onnxruntime"])
     files = dict(package.files)
     raw = bytearray(files["model/compiled.onnx"])

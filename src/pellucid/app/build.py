@@ -73,9 +73,16 @@ def build(
         spans.phase(phase)
         progress(phase)
 
-    job = Job(site.packages_folder, isolated(), _Recorder(site), SystemClock(), said)
+    job = Job(site.packages_folder, isolated(), _Recorder(site), SystemClock(), said, meanwhile=_load_ledger)
     with Spans(recipe_path) as spans, Stop():
         return run_build(recipe_path, job)
+
+
+def _load_ledger() -> None:
+    """What the record of a build needs, imported while its children work."""
+    import pellucid.app.ledger
+
+    assert pellucid.app.ledger
 
 
 class _Recorder:

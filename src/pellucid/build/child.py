@@ -16,12 +16,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from pellucid.build import cancel
 from pellucid.build.frame import read_frame, write_frame
@@ -87,48 +87,136 @@ class Ended:
             return f"signal {-self.code}"
 
 
+_NO_NETWORK: Final = (("unshare", "-n"), ("unshare", "-r", "-n"))
+_FIXED: Final = (("setarch", "-R"),)
+# last: a change of identity or of namespace on the way would undo it
+_MORTAL: Final = (("setpriv", "--pdeathsig", "KILL", "--"),)
+_MEASURES: Final = (
+    ("no_network", _NO_NETWORK, "unshare of the network is not allowed or not installed here"),
+    ("fixed_addresses", _FIXED, "setarch -R is not allowed or not installed here"),
+    ("ends_with_parent", _MORTAL, "setpriv is not allowed or not installed here"),
+)
+
+
 @cache
 def measures() -> Measures:
     """Probe once what can be taken away from a child on this machine."""
-    prefix: list[str] = []
+    parts = [_resolved(commands[0]) for _, commands, _ in _MEASURES]
+    everything = [word for part in parts for word in part]
+    if all(parts) and _works(everything):  # one process instead of three
+        return Measures(tuple(everything), {name: True for name, _, _ in _MEASURES})
+    found: list[str] = []
     report: dict[str, bool | str] = {}
-    network = _first_that_works([["unshare", "-n"], ["unshare", "-r", "-n"]])
-    report["no_network"] = True if network else "unshare of the network is not allowed or not installed here"
-    prefix += network
-    fixed = _first_that_works([["setarch", "-R"]])
-    report["fixed_addresses"] = True if fixed else "setarch -R is not allowed or not installed here"
-    prefix += fixed
-    # last: a change of identity or of namespace on the way would undo it
-    mortal = _first_that_works([["setpriv", "--pdeathsig", "KILL", "--"]])
-    report["ends_with_parent"] = True if mortal else "setpriv is not allowed or not installed here"
-    prefix += mortal
-    return Measures(tuple(prefix), report)
+    for name, commands, reason in _MEASURES:
+        works = _first_that_works(commands)
+        report[name] = True if works else reason
+        found += works
+    return Measures(tuple(found), report)
 
 
-def _first_that_works(commands: list[list[str]]) -> list[str]:
-    for command in commands:
-        program = shutil.which(command[0], path=ENVIRONMENT["PATH"])
-        if program is None:
-            continue
-        whole = [program, *command[1:]]
-        try:
-            probe = subprocess.run(
-                [*whole, "true"],
-                env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_PROBE_S,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        if probe.returncode == 0:
-            return whole
-    return []
+def _resolved(command: Sequence[str]) -> list[str]:
+    """A command with the whole path of its program; empty where there is none."""
+    program = shutil.which(command[0], path=ENVIRONMENT["PATH"])
+    return [program, *command[1:]] if program else []
+
+
+def _first_that_works(commands: Sequence[Sequence[str]]) -> list[str]:
+    resolved = (_resolved(command) for command in commands)
+    return next((whole for whole in resolved if whole and _works(whole)), [])
+
+
+def _works(prefix: Sequence[str]) -> bool:
+    try:
+        probe = subprocess.run(
+            [*prefix, "true"], env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=_PROBE_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return probe.returncode == 0
 
 
 def command(entry: str) -> list[str]:
     """Argument vector of a child that runs ``entry``."""
     return [*measures().prefix, sys.executable, "-I", "-B", "-c", entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A started child that waits for what it is to do; ``finish`` or ``abandon`` it."""
+
+    process: subprocess.Popen[bytes]
+    scratch: Path
+    stderr: BinaryIO
+    frames: list[Any]
+    reader: threading.Thread
+
+    def say(self, message: Any) -> None:
+        """Send a message before the request."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it ended before it listened: its exit status says how
+            write_frame(self.process.stdin, message)  # type: ignore[arg-type]
+
+    def abandon(self) -> None:
+        """End it: nobody will ask it anything."""
+        _reap(self)
+        self.stderr.close()
+
+    def finish(self, request: Any, timeout_s: float, meanwhile: Callable[[], None] = lambda: None) -> Ended:
+        """Send the request and take messages until the child ends; it never outlives the call.
+
+        Args:
+            meanwhile: Called once the request is sent.
+        """
+        timer = threading.Timer(timeout_s, _kill, (self.process,))
+        timer.start()
+        stop = cancel.current()
+        try:
+            with stop.told(lambda: _ask_to_end(self.process), lambda: _kill(self.process)):
+                self.say(request)
+                assert self.process.stdin is not None
+                with suppress(BrokenPipeError):
+                    self.process.stdin.close()
+                meanwhile()
+                # its end is seen but not taken, so that its group's number is still its own below
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        finally:
+            is_late = not timer.is_alive()
+            code = _reap(self)
+            timer.cancel()
+            timer.join()
+        with self.stderr:
+            self.stderr.seek(0)
+            said = self.stderr.read(STDERR_MAX)
+        left = sorted(
+            str(p.relative_to(self.scratch))
+            for name in ("home", "tmp")
+            for p in (self.scratch / name).rglob("*")
+        )
+        is_cancelled = stop.requested
+        timed_out = is_late and code == -signal.SIGKILL and not is_cancelled
+        return Ended(code, timed_out, self.frames, said, left, is_cancelled)
+
+
+def start_child(entry: str, scratch: Path, on_frame: Callable[[Any], None] = lambda frame: None) -> Child:
+    """Start a child that waits for its request.
+
+    Args:
+        entry: Python source, one line.
+        scratch: Existing folder of its own; ``home`` and ``tmp`` are made below it.
+    """
+    for name in ("home", "tmp"):
+        (scratch / name).mkdir(mode=0o700)
+    env = ENVIRONMENT | {"HOME": str(scratch / "home"), "TMPDIR": str(scratch / "tmp")}
+    stderr = (scratch / "stderr").open("w+b")
+    process = subprocess.Popen(
+        command(entry), env=env, cwd=scratch / "tmp", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=stderr, start_new_session=True,
+    )  # fmt: skip
+    frames: list[Any] = []
+    reader = threading.Thread(target=_read_all, args=(process, frames, on_frame), daemon=True)
+    reader.start()
+    return Child(process, scratch, stderr, frames, reader)
 
 
 def run_child(
@@ -141,55 +229,21 @@ def run_child(
 ) -> Ended:
     """Start a child, send one request, take its messages until it ends; it never outlives the call.
 
-    Args:
-        entry: Python source, one line.
-        scratch: Existing folder of its own; ``home`` and ``tmp`` are made below it.
+    Args: as ``start_child``.
     """
-    for name in ("home", "tmp"):
-        (scratch / name).mkdir(mode=0o700)
-    env = ENVIRONMENT | {"HOME": str(scratch / "home"), "TMPDIR": str(scratch / "tmp")}
-    with (scratch / "stderr").open("w+b") as stderr:
-        process = subprocess.Popen(
-            command(entry), env=env, cwd=scratch / "tmp", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=stderr, start_new_session=True,
-        )  # fmt: skip
-        frames: list[Any] = []
-        reader = threading.Thread(target=_read_all, args=(process, frames, on_frame), daemon=True)
-        reader.start()
-        timer = threading.Timer(timeout_s, _kill, (process,))
-        timer.start()
-        stop = cancel.current()
-        try:
-            with stop.told(lambda: _ask_to_end(process), lambda: _kill(process)):
-                _send(process, request)
-                # its end is seen but not taken, so that its group's number is still its own below
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        finally:
-            is_late = not timer.is_alive()
-            _kill(process)  # whatever it started, and itself when the caller was interrupted
-            code = process.wait()
-            timer.cancel()
-            timer.join()
-            reader.join()
-            assert process.stdout is not None
-            process.stdout.close()
-        stderr.seek(0)
-        said = stderr.read(STDERR_MAX)
-    left = sorted(
-        str(p.relative_to(scratch)) for name in ("home", "tmp") for p in (scratch / name).rglob("*")
-    )
-    is_cancelled = stop.requested
-    timed_out = is_late and code == -signal.SIGKILL and not is_cancelled
-    return Ended(code, timed_out, frames, said, left, is_cancelled)
+    return start_child(entry, scratch, on_frame).finish(request, timeout_s)
 
 
-def _send(process: subprocess.Popen[bytes], request: Any) -> None:
-    assert process.stdin is not None
-    try:
-        write_frame(process.stdin, request)  # type: ignore[arg-type]
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # it ended before it listened: its exit status says how
+def _reap(child: Child) -> int:
+    """End it and whatever it started; gives its exit status."""
+    _kill(child.process)
+    code = child.process.wait()
+    child.reader.join()
+    for stream in (child.process.stdin, child.process.stdout):
+        assert stream is not None
+        with suppress(BrokenPipeError):
+            stream.close()
+    return code
 
 
 def _read_all(process: subprocess.Popen[bytes], frames: list[Any], on_frame: Callable[[Any], None]) -> None:

@@ -59,10 +59,26 @@ _CI: Final[dict[str, tuple[str, dict[str, str]]]] = {
 
 def loaded_packages() -> list[dict[str, str]]:
     """Distributions whose modules this process has loaded, sorted; for the worker to call last."""
-    tops = {name.partition(".")[0] for name in sys.modules}
-    owners = importlib.metadata.packages_distributions()
-    names = {name for top in tops for name in owners.get(top, [])}
-    return [{"name": name, "version": importlib.metadata.version(name)} for name in sorted(names)]
+    loaded = {name.partition(".")[0] for name in sys.modules}
+    found: dict[str, str] = {}
+    for folder in dict.fromkeys(sys.path):
+        for info in sorted(Path(folder).glob("*.dist-info")) if folder else []:
+            if not loaded.isdisjoint(_modules_of(info)):
+                distribution = importlib.metadata.Distribution.at(info)
+                found.setdefault(distribution.name, distribution.version)
+    return [{"name": name, "version": found[name]} for name in sorted(found)]
+
+
+def _modules_of(info: Path) -> set[str]:
+    """Top modules of a distribution; the library's own way reads every path of every record as a path."""
+    for name, separator in (("top_level.txt", "\n"), ("RECORD", ",")):
+        try:
+            lines = (info / name).read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            continue
+        paths = (line.partition(separator)[0].strip('"') for line in lines)
+        return {path.partition("/")[0].partition(".")[0] for path in paths}
+    return set()
 
 
 def describe(worker: Mapping[str, Any], ended: Ended, folder: Path) -> dict[str, Any]:

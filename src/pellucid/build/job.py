@@ -9,15 +9,13 @@ from __future__ import annotations
 import io
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from pellucid.build import environment, golden, worker
+from pellucid.build import environment, worker
 from pellucid.build.meaning import read_meaning
-from pellucid.build.package import Made, assemble
 from pellucid.build.stages import Progress, Staged, Stages
 from pellucid.core import canonical
 from pellucid.core.digest import sha256
@@ -34,6 +32,9 @@ from pellucid.errors import (
     UsageError,
 )
 from pellucid.ports import Clock, EventRecorder, Isolated
+
+if TYPE_CHECKING:
+    from pellucid.build.package import Made
 
 _FINDINGS_MAX: Final = 5  # limit: findings quoted in one error
 FAILED: Final = "failed"
@@ -66,6 +67,7 @@ class Job:
     Attributes:
         out: Folder that packages go into.
         entry: What the worker's process runs.
+        meanwhile: Called while the children work: loads what the end of a build needs.
     """
 
     out: Path
@@ -74,6 +76,7 @@ class Job:
     clock: Clock
     progress: Progress = lambda phase: None
     entry: str = worker.ENTRY
+    meanwhile: Callable[[], None] = lambda: None
 
 
 def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
@@ -92,9 +95,12 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
     inputs = _inputs(recipe, folder) | {"recipe": written}
     meaning = read_meaning(inputs["meaning"], folder) if "meaning" in inputs else {}
     started = job.clock.now_ns()
-    stages = Stages(effective(recipe), job.progress, job.entry)
+    stages = Stages(effective(recipe), job.progress, job.entry, meanwhile=lambda: _load(job))
     try:
-        made = _make(recipe, meaning, inputs, stages, started, folder, job)
+        with stages:
+            made = _make(recipe, meaning, inputs, stages, started, folder, job)
+        from pellucid.build.package import assemble
+
         name, files = assemble(made)
         target = _write(job.out, name, files)
     except PellucidError as error:
@@ -134,11 +140,17 @@ def _make(
     job: Job,
 ) -> Made:
     said = effective(recipe)
+    stages.open("prepare")
+    stages.open("compile")  # its libraries load while the graph is made
     prepared = stages.run("prepare", {
         "model": inputs["source"], "model_folder": str((folder / recipe.model).parent),
         "files": {role: inputs[role] for role in ("calibration", "artefact") if role in inputs},
     })  # fmt: skip
+    if _is_judged(recipe, inputs):
+        stages.open("judge")
     compiled = stages.run("compile", {"compiled": prepared.files["compiled"]})
+    from pellucid.build.package import Made
+
     result = compiled.result
     _verify_meaning(meaning, result)
     documents = prepared.result["documents"]
@@ -146,8 +158,7 @@ def _make(
     if judged is not None:
         documents |= judged["documents"]
     job.progress("golden")
-    cases = _golden_cases(recipe, inputs, result)
-    recorded, notes = golden.record(cases, job.isolated, recipe.backend, compiled.files["engine"], said)
+    recorded, notes = _golden(recipe, inputs, compiled, job)
     return Made(
         recipe=said, meaning=meaning, inputs=inputs, prepared=prepared.result, result=result,
         source=prepared.files["source"], engine=compiled.files["engine"],
@@ -157,6 +168,18 @@ def _make(
         notes=[*prepared.result["notes"], *(judged["notes"] if judged else []), *notes],
         started=format_time(started), finished=format_time(job.clock.now_ns()),
     )  # fmt: skip
+
+
+def _load(job: Job) -> None:
+    """Import what the end of the build needs."""
+    from pellucid.build import package
+
+    assert package
+    job.meanwhile()
+
+
+def _is_judged(recipe: Recipe, inputs: dict[str, bytes]) -> bool:
+    return "validation" in inputs or "reference" in inputs or recipe.precision != "fp32"
 
 
 def _environment(prepared: Staged, compiled: Staged) -> dict[str, Any]:
@@ -175,9 +198,9 @@ def _judge(
     compiled: Staged,
 ) -> dict[str, Any] | None:
     """What the graph lost; nothing to measure where nothing was changed and no data is named."""
-    files = {role: inputs[role] for role in ("validation", "reference") if role in inputs}
-    if not files and recipe.precision == "fp32":
+    if not _is_judged(recipe, inputs):
         return None
+    files = {role: inputs[role] for role in ("validation", "reference") if role in inputs}
     result = stages.run("judge", {
         "meaning": meaning, "source": prepared.files["source"], "compiled": prepared.files["compiled"],
         "names": prepared.result["names"], "facts": compiled.result["facts"],
@@ -204,9 +227,28 @@ def _verify_meaning(meaning: dict[str, Any], result: dict[str, Any]) -> None:
         raise RecipeError(f"meaning: features: expected {width[0]} as the model takes, got {len(features)}")
 
 
+def _golden(
+    recipe: Recipe, inputs: dict[str, bytes], compiled: Staged, job: Job
+) -> tuple[dict[str, Any], list[str]]:
+    """Golden cases; without any device no process is started only to say so."""
+    said = compiled.result["environment"]
+    if said["device"] is None and "golden" not in inputs:
+        why = next(r["reason"] for r in said["null_reasons"] if r["field"] == "device")
+        reason = f"engine: expected a GPU of {recipe.target}, which it was built for, got {why}"
+        return {"cases": [], "reason": reason}, [f"golden: no case recorded: {reason}"]
+    from pellucid.build import golden
+
+    cases = _golden_cases(recipe, inputs, compiled.result)
+    return golden.record(cases, job.isolated, recipe.backend, compiled.files["engine"], effective(recipe))
+
+
 def _golden_cases(
     recipe: Recipe, inputs: dict[str, bytes], result: dict[str, Any]
 ) -> list[tuple[int, list[Tensor]]]:
+    import numpy as np
+
+    from pellucid.build import golden
+
     specs = [
         TensorSpec(name, kind, _tuned_shape(name, shape, recipe)) for name, kind, shape in result["inputs"]
     ]

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from pellucid.build import worker
-from pellucid.build.child import Ended, run_child
+from pellucid.build.child import Child, Ended, start_child
 from pellucid.core.digest import verify_digest
 from pellucid.errors import BuilderCrashedError, BuildError, by_code
 
@@ -33,6 +33,17 @@ class Staged:
     files: dict[str, bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    child: Child
+    scratch: tempfile.TemporaryDirectory[str]
+    folder: Path
+
+    def abandon(self) -> None:
+        with self.scratch:
+            self.child.abandon()
+
+
 @dataclass(slots=True)
 class Stages:
     """The children of one build, in order, and everything they said, also when one failed.
@@ -43,6 +54,7 @@ class Stages:
         stderr: What all children printed so far.
         ended: How the last child ended, in words.
         measured: Path -> value of documents that the judge left, also when its gate failed.
+        meanwhile: Called once, while the first child works.
     """
 
     recipe: Mapping[str, Any]
@@ -53,22 +65,42 @@ class Stages:
     ended: str = "not started"
     phases_ns: dict[str, int] = field(default_factory=dict)
     measured: dict[str, Any] = field(default_factory=dict)
+    meanwhile: Callable[[], None] = lambda: None
+    _opened: dict[str, _Opened] = field(default_factory=dict)
+
+    def __enter__(self) -> Stages:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End children that were opened and never asked."""
+        while self._opened:
+            self._opened.popitem()[1].abandon()
+
+    def open(self, stage: str) -> None:
+        """Start a stage's child, which loads what it needs and waits; ``run`` asks it."""
+        scratch = tempfile.TemporaryDirectory(prefix="pellucid-build-")
+        folder = Path(scratch.name) / "out"
+        folder.mkdir()
+        child = start_child(
+            self.entry, Path(scratch.name), lambda frame: self.progress(str(frame.get("phase")))
+        )
+        self._opened[stage] = _Opened(child, scratch, folder)
+        child.say({"stage": stage, "recipe": self.recipe, "folder": str(folder), "more": True})
 
     def run(self, stage: str, request: Mapping[str, Any]) -> Staged:
-        """Run one stage in a fresh child.
+        """Run one stage in a fresh child, the one opened for it if there is one.
 
         Raises:
             BuilderCrashedError: It died, by signal or by time.
             PellucidError: What the child raised.
         """
-        with tempfile.TemporaryDirectory(prefix="pellucid-build-") as scratch:
-            folder = Path(scratch) / "out"
-            folder.mkdir()
-            whole = {"stage": stage, "recipe": self.recipe, "folder": str(folder), **request}
-            ended = run_child(
-                self.entry, whole, Path(scratch), timeout_s=self.recipe["limits"]["timeout_s"],
-                on_frame=lambda frame: self.progress(str(frame.get("phase"))),
-            )  # fmt: skip
+        if stage not in self._opened:
+            self.open(stage)
+        opened = self._opened.pop(stage)
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        with opened.scratch:
+            ended = opened.child.finish(request, self.recipe["limits"]["timeout_s"], meanwhile)
+            folder = opened.folder
             raw, log = _part(folder / worker.RESULT), _part(folder / worker.LOG)
             files = {name: data for name in _FILES if (data := _part(folder / name))}
         self.log += log

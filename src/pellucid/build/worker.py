@@ -8,6 +8,7 @@ anywhere before leaves no result, and the parent reports a crash with the log so
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
@@ -30,13 +31,23 @@ LOG: Final = "build.log.jsonl"
 
 
 def main(backend_for: BackendFor) -> int:
-    """Take one request, do it, say how it went; gives the exit status."""
+    """Take one request, do it, say how it went; gives the exit status.
+
+    A request whose ``more`` is true comes in two parts: the first says which stage it will be, and
+    what that stage imports is loaded while the parent still works on the second.
+    """
     requests, frames = take_streams()
     request = read_frame(requests)
     if not isinstance(request, dict):
         return 2
     folder = Path(request["folder"])
     limit_self(request["recipe"]["limits"])
+    if request.pop("more", False):
+        guarded(lambda: _load(backend_for, request))  # what fails here fails again, and is told then
+        rest = read_frame(requests)
+        if not isinstance(rest, dict):
+            return 2
+        request |= rest
     result = guarded(lambda: _run(backend_for, request, folder, frames))
     write_file(folder / RESULT, msgspec.msgpack.encode(result))
     return 0
@@ -75,6 +86,15 @@ def _run(
         task.phase("end")
     log.verify()
     return result | {"phases_ns": _spans(task.phases)}
+
+
+def _load(backend_for: BackendFor, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Import what the stage needs; nothing is done yet."""
+    if request["stage"] == "compile":
+        backend_for(request["recipe"]["backend"])
+    else:
+        importlib.import_module(f"pellucid.build.{request['stage']}")
+    return {}
 
 
 def _prepare(task: Task) -> dict[str, Any]:
