@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -296,12 +296,11 @@ def recalibrate(
         raise UsageError(
             f"recipe: expected no folder at {folder}, got one", hint="choose another version, or move it away"
         )
-    try:
+    with ExitStack() as undone:
+        undone.callback(shutil.rmtree, folder, ignore_errors=True)  # so that it can be tried again
         _write_recipe(folder, files)
         outcome = build(site, folder / "recipe.yaml", progress)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)  # so that it can be tried again
-        raise
+        undone.pop_all()
     calibration = parse_manifest((outcome.folder / MANIFEST_PATH).read_bytes())
     raw = (outcome.folder / RANGES_PATH).read_bytes()
     ranges = parse_ranges(raw)
