@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -208,11 +208,13 @@ def start_child(entry: str, scratch: Path, on_frame: Callable[[Any], None] = lam
     for name in ("home", "tmp"):
         (scratch / name).mkdir(mode=0o700)
     env = ENVIRONMENT | {"HOME": str(scratch / "home"), "TMPDIR": str(scratch / "tmp")}
-    stderr = (scratch / "stderr").open("w+b")
-    process = subprocess.Popen(
-        command(entry), env=env, cwd=scratch / "tmp", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=stderr, start_new_session=True,
-    )  # fmt: skip
+    with ExitStack() as left:
+        stderr = left.enter_context((scratch / "stderr").open("w+b"))
+        process = subprocess.Popen(
+            command(entry), env=env, cwd=scratch / "tmp", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=stderr, start_new_session=True,
+        )  # fmt: skip
+        left.pop_all()
     frames: list[Any] = []
     reader = threading.Thread(target=_read_all, args=(process, frames, on_frame), daemon=True)
     reader.start()

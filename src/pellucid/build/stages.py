@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -78,13 +79,16 @@ class Stages:
 
     def open(self, stage: str) -> None:
         """Start a stage's child, which loads what it needs and waits; ``run`` asks it."""
-        scratch = tempfile.TemporaryDirectory(prefix="pellucid-build-")
-        folder = Path(scratch.name) / "out"
-        folder.mkdir()
-        child = start_child(
-            self.entry, Path(scratch.name), lambda frame: self.progress(str(frame.get("phase")))
-        )
-        self._opened[stage] = _Opened(child, scratch, folder)
+        with ExitStack() as left:
+            scratch = tempfile.TemporaryDirectory(prefix="pellucid-build-")
+            left.enter_context(scratch)
+            folder = Path(scratch.name) / "out"
+            folder.mkdir()
+            child = start_child(
+                self.entry, Path(scratch.name), lambda frame: self.progress(str(frame.get("phase")))
+            )
+            self._opened[stage] = _Opened(child, scratch, folder)
+            left.pop_all()
         child.say({"stage": stage, "recipe": self.recipe, "folder": str(folder), "more": True})
 
     def run(self, stage: str, request: Mapping[str, Any]) -> Staged:
