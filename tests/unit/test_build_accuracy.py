@@ -136,3 +136,22 @@ def test_every_output_counts_not_only_the_deciding_one() -> None:
 def test_gates_of_earlier_packages_are_understood() -> None:
     old = {key: GATE[key] for key in GATE if key not in ("psnr_db_min", "cosine_min", "kl_p999_max")}
     assert measure(samples([[0.9, 0.1]]), old)["passed"]
+
+
+def test_an_engine_off_the_simplex_is_not_read_more_kindly() -> None:
+    """Rounded probabilities that no longer sum to 1 keep the source's reading; nothing positive is far."""
+    source = [[0.7, 0.2, 0.1]] * 3
+    labels = ["a"] * 3
+
+    def kl(row: list[float]) -> float:
+        report = measure(Samples(source, [row] * 3, labels, labels), GATE)
+        assert report["kl_form"] == "probabilities"
+        return float(report["kl_mean"])
+
+    assert kl([0.7, 0.2, 0.1]) == kl([1.4, 0.4, 0.2]) == pytest.approx(0, abs=1e-15)
+    assert kl([0.2, 0.7, 0.1]) == pytest.approx(0.5 * math.log(0.7 / 0.2))
+    assert kl([0.21, 0.7, 0.1]) == pytest.approx(kl([0.2, 0.7, 0.1]), rel=0.1)
+    assert kl([-0.1, 0.0, 0.0]) > 10
+    single = Samples([[0.5]], [[1.5]], ["a"], ["a"])
+    assert measure(single, GATE)["kl_form"] == "bernoulli"
+    assert float(measure(single, GATE)["kl_mean"]) > 10

@@ -107,11 +107,19 @@ def _nonzero(value: float) -> float:
 
 
 def distribution(row: Sequence[float], form: str) -> list[float]:
-    """Probabilities of one row of scores; ``form`` as ``score_form`` says."""
+    """Probabilities of one row of scores, as ``score_form`` says of the source.
+
+    An engine may leave the simplex by a little (rounding) or by a lot: what is negative counts as 0
+    and the rest is brought to a sum of 1; a row without anything positive stays 0 throughout, which
+    is as far from any distribution as it gets.
+    """
     if form == "probabilities":
-        return list(row)
+        kept = [max(value, 0.0) for value in row]
+        total = math.fsum(kept)
+        return [value / total for value in kept] if total > 0.0 else kept
     if form == "bernoulli":
-        return [1.0 - row[0], row[0]]
+        value = min(max(row[0], 0.0), 1.0)
+        return [1.0 - value, value]
     top = max(row)
     powers = [math.exp(value - top) for value in row]
     return [power / sum(powers) for power in powers]
@@ -176,8 +184,6 @@ def _divergence(samples: Samples) -> dict[str, Any]:
     if not any(samples.source):
         return {}  # an output of text has no scores
     form = score_form(samples.source)
-    if form != "softmax" and score_form(samples.engine) != form:
-        form = "softmax"  # the engine left the simplex: read both sides the same way
     pairs = list(zip(samples.source, samples.engine, strict=True))
     kl = [kl_divergence(distribution(s, form), distribution(e, form)) for s, e in pairs]
     error = max(abs(a - b) for s, e in pairs for a, b in zip(s, e, strict=True))
