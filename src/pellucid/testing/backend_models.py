@@ -63,7 +63,9 @@ def model_paths(folders: Sequence[str] = FOLDERS) -> list[tuple[str, Path]]:
     return sorted((name, path) for name, path in found if name.partition("/")[0] in folders)
 
 
-def survey(backend: str, models: Sequence[tuple[str, Path]], timeout_s: float = 300.0) -> list[Outcome]:
+def survey(
+    backend: str, models: Sequence[tuple[str, Path]], *, timeout_s: float = 300.0, entry: str = ENTRY
+) -> list[Outcome]:
     """Try each model with a backend, in order, in as few processes as they leave alive."""
     done: list[Outcome] = []
     while len(done) < len(models):
@@ -71,7 +73,7 @@ def survey(backend: str, models: Sequence[tuple[str, Path]], timeout_s: float = 
         before = len(done)
         with tempfile.TemporaryDirectory(prefix="pellucid-survey-") as scratch:
             ended = run_child(
-                ENTRY, {"backend": backend, "models": waiting}, Path(scratch), timeout_s=timeout_s,
+                entry, {"backend": backend, "models": waiting}, Path(scratch), timeout_s=timeout_s,
                 on_frame=lambda frame: done.append(Outcome(**frame)),
             )  # fmt: skip
         if len(done) < len(models) and (ended.code != 0 or len(done) == before):

@@ -19,6 +19,7 @@ _ONNX: Final = {
     "BFLOAT16": "BF16", "FLOAT": "FP32", "DOUBLE": "FP64",
 }  # fmt: skip
 _DOUBLE: Final = onnx.TensorProto.DOUBLE
+SHAPES_HINT: Final = "make them constants at export, or build with onnxruntime"
 DOUBLE_HINT: Final = "TensorRT computes FP64 as FP32 without a word: export the model in FP32"
 
 
@@ -66,19 +67,24 @@ def doubles(model: onnx.ModelProto) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def shape_inputs(network: Any) -> list[str]:
+    """Inputs whose values decide the shape of another tensor."""
+    inputs = [network.get_input(i) for i in range(network.num_inputs)]
+    return [tensor.name for tensor in inputs if tensor.is_shape_tensor]
+
+
 def verify_no_shape_inputs(network: Any) -> None:
-    """Refuse inputs whose values decide the shape of another tensor: no profile can be made of buckets.
+    """Refuse inputs whose values decide shapes: no profile can be made of buckets for them.
 
     Raises:
         ParseError: Names them.
     """
-    inputs = [network.get_input(i) for i in range(network.num_inputs)]
-    names = [tensor.name for tensor in inputs if tensor.is_shape_tensor]
+    names = shape_inputs(network)
     if names:
         raise ParseError(
             f"model: expected inputs that hold data, got {len(names)} whose values decide shapes: "
             f"{', '.join(names[:5])}",
-            hint="make them constants at export, or build with onnxruntime",
+            hint=SHAPES_HINT,
         )
 
 

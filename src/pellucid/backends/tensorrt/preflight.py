@@ -6,7 +6,7 @@ no build: what only the builder knows (kernels for a target, memory) stays open.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -109,11 +109,13 @@ def _parsed(
             words, hint = lines.reason()
             yield PreflightFinding("refused", "parser", "model", words, hint)
         return
-    for step in (
-        lines.verify,
-        lambda: graph.interface(trt, source, network),
-        lambda: graph.verify_no_shape_inputs(network),
-    ):
+    for name in graph.shape_inputs(network):
+        what = "its values decide the shape of another tensor"
+        yield PreflightFinding("refused", "shapes", f"input {name}", what, graph.SHAPES_HINT)
+    steps: list[Callable[[], Any]] = [lines.verify]
+    if not graph.doubles(source):  # which it takes for FP32, and which are named already
+        steps.append(lambda: graph.interface(trt, source, network))
+    for step in steps:
         try:
             step()
         except (ParseError, PrecisionError) as error:
