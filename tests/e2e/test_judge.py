@@ -407,3 +407,26 @@ def test_a_gate_that_fails_keeps_what_was_measured_beside_the_log(tmp_path: Path
     assert (kept / "build.log.jsonl").read_bytes()
     assert [data["outcome"] for _, data in events.events] == ["build_gate"]
     assert [p.name for p in (tmp_path / "packages").iterdir()] == ["failed"]
+
+
+def test_layers_of_a_gpu_engine_are_compared_without_its_gpu(tmp_path: Path) -> None:
+    """The layers are those of the builder's log; the numbers are this CPU's, and say so."""
+    pytest.importorskip("tensorrt_rtx", reason="NOT RUN tensorrt: tensorrt_rtx is not installed")
+    recipe = recipe_with_rows(
+        tmp_path / "recipe", backend="tensorrt-rtx", target="sm89", licence_ack=True, precision="int8",
+        reasons=REASON, calibration={"data": "c.npz"}, reference={"data": "c.npz"},
+        gate={"boundary_error_max": 0.1, "flips_max": 0.1, "slice_flips_max": 0.1, "top1_drop_max": 0.1},
+    )  # fmt: skip
+    (tmp_path / "recipe" / "c.npz").write_bytes(npz(image=images(100)))
+    job, _ = toy_job(tmp_path / "packages")
+    folder = run_build(recipe, job).folder
+    found = canonical.decode((folder / "accuracy.json").read_bytes())
+    facts = canonical.decode((folder / "facts.json").read_bytes())
+    assert found["measured_on"].endswith(" on this CPU; not the engine on its GPU")
+    assert [item["layer"] for item in found["boundaries"]] == [item["name"] for item in facts["layers"]]
+    measured = [item for item in found["boundaries"] if item["reason"] is None]
+    assert {item["tensor"] for item in measured} >= {"logits", "probs"}
+    assert all(0 < float(item["error_relative"]) < 0.1 for item in measured)
+    held = canonical.decode((folder / "representativeness.json").read_bytes())
+    assert held["passed"]
+    assert {(item["reason"], item["outside"]) for item in held["tensors"]} == {(None, 0)}, "its own rows"
