@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pellucid.build.canonical_graph import canonicalise as prepare
+from pellucid.build.canonical_graph import canonicalise
 from pellucid.errors import ParseError
 from pellucid.testing.models import MODELS, credit_like, digits_like
 
@@ -25,14 +25,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_toy_is_taken_as_it_is(name: str) -> None:
-    prepared = prepare(MODELS[name](), {"buckets": [] if name == "unbatched" else [1]})
+    prepared = canonicalise(MODELS[name](), {"buckets": [] if name == "unbatched" else [1]})
     assert prepared.names == {"nodes": [], "tensors": []}
-    again = prepare(prepared.compiled, {"buckets": [] if name == "unbatched" else [1]})
+    again = canonicalise(prepared.compiled, {"buckets": [] if name == "unbatched" else [1]})
     assert again.compiled == prepared.compiled
 
 
 def test_hostile_names_are_replaced_and_the_map_is_kept() -> None:
-    prepared = prepare(digits_like(nodes=lambda name: HOSTILE.get(name, name)), RECIPE)
+    prepared = canonicalise(digits_like(nodes=lambda name: HOSTILE.get(name, name)), RECIPE)
     assert {n["from"] for n in prepared.names["nodes"]} == set(HOSTILE.values())
     names = [n.name for n in onnx.load_model_from_string(prepared.compiled).graph.node]
     assert len(set(names)) == len(names)
@@ -40,7 +40,7 @@ def test_hostile_names_are_replaced_and_the_map_is_kept() -> None:
 
 
 def test_two_nodes_of_one_name_get_two_names() -> None:
-    prepared = prepare(credit_like(nodes=lambda name: "twin"), RECIPE)
+    prepared = canonicalise(credit_like(nodes=lambda name: "twin"), RECIPE)
     names = [n.name for n in onnx.load_model_from_string(prepared.compiled).graph.node]
     assert names == ["twin", "twin_1", "twin_2", "twin_3"]
 
@@ -59,7 +59,7 @@ def test_hostile_tensor_and_axis_names_are_replaced() -> None:
         model.graph.name = "g\n"
         model.graph.doc_string = model.graph.node[0].doc_string = "/home/somebody/train.py"
 
-    prepared = prepare(changed(rename), RECIPE)
+    prepared = canonicalise(changed(rename), RECIPE)
     assert prepared.names["tensors"] == [{"from": "a\nb", "to": "tensor"}]
     assert b"\nb" not in prepared.compiled
     assert b"fake" not in prepared.compiled
@@ -85,7 +85,7 @@ def test_inner_graphs_are_renamed_with_their_outer_names() -> None:
         [numpy_helper.from_array(__import__("numpy").array(True), "flag")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    prepared = prepare(model.SerializeToString(), RECIPE)
+    prepared = canonicalise(model.SerializeToString(), RECIPE)
     onnx.checker.check_model(onnx.load_model_from_string(prepared.compiled), full_check=True)
     assert b"outer\n" not in prepared.compiled
     assert len(prepared.names["tensors"]) == 3
@@ -131,8 +131,8 @@ def fixed_output(model: Any) -> None:
 )
 def test_what_cannot_be_promised_is_refused(raw: bytes, recipe: dict[str, Any], words: str) -> None:
     with pytest.raises(ParseError, match=words):
-        prepare(raw, recipe)
+        canonicalise(raw, recipe)
 
 
 def test_random_operators_are_noted() -> None:
-    assert "random numbers" in prepare(MODELS["random_noise"](), RECIPE).notes[0]
+    assert "random numbers" in canonicalise(MODELS["random_noise"](), RECIPE).notes[0]
