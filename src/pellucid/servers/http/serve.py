@@ -19,15 +19,14 @@ from typing import Final
 import uvicorn
 
 from pellucid.errors import UnavailableError
-from pellucid.servers.http.app import App, Scope, Send, make_app
+from pellucid.servers.http.app import FAULT, App, HttpDoor, Scope, Send, make_app
 from pellucid.servers.http.body import Receive
-from pellucid.servers.http.protocol import DoorProtocol
+from pellucid.servers.http.fast import FastProtocol
 from pellucid.serving.dataplane import Dataplane
 
 KEEP_ALIVE_S: Final = 75  # precedent: nginx
 BACKLOG: Final = 2_048
 GRACE_S: Final = 30  # limit: how long answers in flight may take at a stop
-_FAULT: Final = b'{"error": "server: expected an answer, got a fault of its own"}'
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -59,10 +58,10 @@ def answer_faults(app: App) -> App:
             await app(scope, receive, send)
         except Exception:
             traceback.print_exc(file=sys.stderr)
-            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(_FAULT))]
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(FAULT))]
             # where an answer has begun already this raises, and the server cuts the connection
             await send({"type": "http.response.start", "status": 500, "headers": headers})
-            await send({"type": "http.response.body", "body": _FAULT})
+            await send({"type": "http.response.body", "body": FAULT})
 
     return guarded
 
@@ -86,7 +85,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
 
 
 def run(
-    app: App,
+    door: HttpDoor,
     listener: socket.socket,
     *,
     attach: Callable[[asyncio.AbstractEventLoop], None],
@@ -103,8 +102,8 @@ def run(
         on_server: Gets the server before it starts.
     """
     config = uvicorn.Config(
-        answer_faults(app),
-        http=DoorProtocol,
+        answer_faults(make_app(door)),
+        http=type("BoundProtocol", (FastProtocol,), {"door": door}),
         loop="uvloop",
         ws="none",
         lifespan="off",
@@ -150,7 +149,7 @@ class UvicornDoor:
         drain: Callable[[], Awaitable[object]],
     ) -> None:
         """Serve a data plane until SIGTERM or SIGINT."""
-        run(make_app(plane), listener, attach=attach, started=started, drain=drain)
+        run(HttpDoor(plane), listener, attach=attach, started=started, drain=drain)
 
 
 @contextmanager
