@@ -62,6 +62,7 @@ class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Attributes:
         models: Packages to load: paths relative to the site.
+        workers: Serving processes behind the port, each with its own epoch and journal.
         batch_delay_us: How long a call may wait for company; 0: only what arrives together.
         nonfinite: ``refuse`` or ``allow`` NaN and infinities in binary inputs; the policy may
             only be stricter.
@@ -70,6 +71,7 @@ class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     host: str = "127.0.0.1"
     port: int = 8000
     models: list[str] = []
+    workers: int = 1
     body_max_bytes: int = 64 * 2**20
     batch_delay_us: int = 0
     nonfinite: str = "refuse"
@@ -156,6 +158,7 @@ def _check(config: Config) -> None:
         ("ledger.rotate_s", config.ledger.rotate_s, 0.01, 86_400),
         ("ledger.rotate_bytes", config.ledger.rotate_bytes, 2**12, 2**40),
         ("ledger.refusals_per_s", config.ledger.refusals_per_s, 1, 10**6),
+        ("serving.workers", config.serving.workers, 1, 64),
         ("serving.port", config.serving.port, 0, 65_535),
         ("serving.body_max_bytes", config.serving.body_max_bytes, 2**10, 2**40),
         ("serving.batch_delay_us", config.serving.batch_delay_us, 0, 10**6),

@@ -309,7 +309,7 @@ def test_bodies_in_pieces_and_bodies_that_never_end():
 def test_a_client_that_leaves_in_the_middle_of_its_body_is_recorded():
     recorder = MemoryRecorder()
     plane = make_plane([echo_model()], recorder)
-    from pellucid.servers.http.app import make_app
+    from pellucid.servers.http.app import HttpDoor, make_app
 
     messages = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
     sent: list[Any] = []
@@ -324,7 +324,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_recorded():
             sent.append(message)
 
         scope = {"method": "POST", "raw_path": URL.encode(), "client": ("10.0.0.9", 1), "headers": []}
-        await make_app(plane)(scope, receive, send)
+        await make_app(HttpDoor(plane))(scope, receive, send)
 
     asyncio.run(go())
     (call,) = recorder.calls()
@@ -335,7 +335,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_recorded():
 def test_cancelled_before_its_body_was_read():
     recorder = MemoryRecorder()
     plane = make_plane([echo_model()], recorder)
-    from pellucid.servers.http.app import make_app
+    from pellucid.servers.http.app import HttpDoor, make_app
 
     async def go() -> None:
         plane.attach(asyncio.get_running_loop())
@@ -344,7 +344,7 @@ def test_cancelled_before_its_body_was_read():
             await asyncio.Event().wait()
 
         scope = {"method": "POST", "raw_path": URL.encode(), "client": None, "headers": []}
-        task = asyncio.ensure_future(make_app(plane)(scope, never, never))
+        task = asyncio.ensure_future(make_app(HttpDoor(plane))(scope, never, never))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         task.cancel()

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -56,6 +57,7 @@ class Ready:
     models: list[str]
     refused: list[str]
     sequencer: int | None
+    workers: list[int]
 
     def record(self) -> dict[str, Any]:
         """As one line for machines."""
@@ -77,8 +79,13 @@ class Door(Protocol):
         attach: Callable[[asyncio.AbstractEventLoop], None],
         started: Callable[[], None],
         drain: Callable[[], Awaitable[object]],
+        handed: bool = False,
     ) -> None:
-        """Serve until SIGTERM or SIGINT."""
+        """Serve until SIGTERM or SIGINT.
+
+        Args:
+            handed: Connections come over ``listener``, a channel from the parent, which owns the port.
+        """
         ...
 
 
@@ -108,35 +115,95 @@ def serve(
     _wanted(site)  # before an epoch of nothing stands in the ledger
     listener = door.bind(host or settings.host, settings.port if port is None else port)
     try:
-        _with_ledger(site, door, listener, ready, report)
+        with _sequencing(site, report) as supervisor:
+            if settings.workers == 1:
+                _alone(site, door, listener, supervisor, ready, report)
+            else:
+                _crew(site, listener, supervisor, ready, report)
     finally:
         listener.close()
 
 
-def _with_ledger(
-    site: Site,
-    door: Door,
-    listener: socket.socket,
-    ready: Callable[[Ready], None],
-    report: Callable[[str], None],
-) -> None:
-    from pellucid.app.ledger import sequencer_command, start_recorder
+@contextlib.contextmanager
+def _sequencing(site: Site, report: Callable[[str], None]) -> Iterator[Supervisor]:
+    """The sequencer's process, kept running; it finishes what was recorded before this returns."""
+    from pellucid.app.ledger import sequencer_command
 
     def told(what: str, number: int) -> None:
         if what == "ended":
             report(f"sequencer ended with {number}: starting it again")
 
     site.keep_texts()
-    recorder = start_recorder(site)
     supervisor = Supervisor(sequencer_command(site), told)
     supervisor.start()
     try:
-        _await_history(site, f"{recorder.source}/e1", report)
-        _serve(site, recorder, door, listener, supervisor, ready, report)
+        yield supervisor
     finally:
-        recorder.close()
         if not supervisor.stop(SEQUENCER_DRAIN_S):
             report(f"sequencer: expected to finish within {SEQUENCER_DRAIN_S:.0f} s, got stopped")
+
+
+def _alone(
+    site: Site,
+    door: Door,
+    listener: socket.socket,
+    supervisor: Supervisor,
+    ready: Callable[[Ready], None],
+    report: Callable[[str], None],
+) -> None:
+    def started(pool: Pool, source: str) -> None:
+        host, port = listener.getsockname()[:2]
+        pid = os.getpid()
+        models, refused = _names(pool), list(pool.missing)
+        ready(Ready(host, port, pid, source, models, refused, supervisor.pid, [pid]))
+
+    _serve(site, door, listener, started, report, handed=False)
+
+
+def _crew(
+    site: Site,
+    listener: socket.socket,
+    supervisor: Supervisor,
+    ready: Callable[[Ready], None],
+    report: Callable[[str], None],
+) -> None:
+    from pellucid.app.crew import Crew, worker_command
+
+    host, port = listener.getsockname()[:2]
+
+    def started(workers: list[dict[str, Any]]) -> None:
+        first, pids = workers[0], [worker["pid"] for worker in workers]
+        models, refused = first["models"], first["refused"]
+        ready(Ready(host, port, os.getpid(), first["source"], models, refused, supervisor.pid, pids))
+
+    count = site.config.serving.workers
+    Crew(worker_command(str(site.root)), count, listener, started, report).run()
+
+
+def serve_worker(site: Site, door: Door, descriptor: int, *, report: Callable[[str], None]) -> None:
+    """One of several serving processes; connections come over its channel, which ends with the parent.
+
+    Raises:
+        PellucidError: No package was admitted; the last reason.
+    """
+    from pellucid.app.crew import open_channel
+
+    with open_channel(descriptor) as channel:
+
+        def started(pool: Pool, source: str) -> None:
+            told = {
+                "pid": os.getpid(),
+                "source": source,
+                "models": _names(pool),
+                "refused": list(pool.missing),
+            }
+            channel.send(json.dumps(told).encode())
+
+        _serve(site, door, channel, started, report, handed=True)
+
+
+def _names(pool: Pool) -> list[str]:
+    return [f"{b.model.name}:{b.model.version}" for b in pool.batchers()]
 
 
 def _await_history(site: Site, key: str, report: Callable[[str], None]) -> None:
@@ -165,28 +232,32 @@ def _await_history(site: Site, key: str, report: Callable[[str], None]) -> None:
 
 def _serve(
     site: Site,
-    recorder: SiteRecorder,
     door: Door,
-    listener: socket.socket,
-    supervisor: Supervisor,
-    ready: Callable[[Ready], None],
+    incoming: socket.socket,
+    started: Callable[[Pool, str], None],
     report: Callable[[str], None],
+    *,
+    handed: bool,
 ) -> None:
-    plane = make_plane(site, recorder, report)
+    """One serving process from its epoch's begin to its end."""
+    from pellucid.app.ledger import start_recorder
 
-    def started() -> None:
-        host, port = listener.getsockname()[:2]
-        models = [f"{b.model.name}:{b.model.version}" for b in plane.pool.batchers()]
-        refused = list(plane.pool.missing)
-        ready(Ready(host, port, os.getpid(), recorder.source, models, refused, supervisor.pid))
-
-    gc.collect()
-    gc.freeze()  # what lives as long as the process is not looked at again
-    gc.set_threshold(50_000, 20, 50)  # calls leave no cycles: look rarely
+    recorder = start_recorder(site)
     try:
-        door.run(plane, listener, attach=plane.attach, started=started, drain=lambda: plane.drain(DRAIN_S))
+        _await_history(site, f"{recorder.source}/e1", report)
+        plane = make_plane(site, recorder, report)
+        gc.collect()
+        gc.freeze()  # what lives as long as the process is not looked at again
+        gc.set_threshold(50_000, 20, 50)  # calls leave no cycles: look rarely
+        try:
+            door.run(
+                plane, incoming, attach=plane.attach, drain=lambda: plane.drain(DRAIN_S), handed=handed,
+                started=lambda: started(plane.pool, recorder.source),
+            )  # fmt: skip
+        finally:
+            plane.pool.close()
     finally:
-        plane.pool.close()
+        recorder.close()
 
 
 def make_plane(site: Site, recorder: SiteRecorder, report: Callable[[str], None]) -> Dataplane:

@@ -21,17 +21,28 @@ if TYPE_CHECKING:
 @click.option("--host", default=None, help="Address to listen on (default: serving.host).")
 @click.option("--port", type=click.IntRange(0, 65_535), default=None, help="Port; 0 takes a free one.")
 @click.option("--ready-fd", type=int, default=None, help="Write one JSON line to this descriptor when ready.")
+@click.option("--worker-channel", type=int, default=None, hidden=True)
 @json_option
 def command(
-    site_path: Path | None, host: str | None, port: int | None, ready_fd: int | None, *, as_json: bool
+    site_path: Path | None,
+    host: str | None,
+    port: int | None,
+    ready_fd: int | None,
+    worker_channel: int | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Serve admitted packages and record every call.
 
     Stops on SIGTERM or Ctrl+C: answers in flight leave, the epoch is closed, the ledger is written.
     Messages go to stderr; stdout belongs to the structured log.
     """
-    from pellucid.app.serve import print_report, serve
+    from pellucid.app.serve import print_report, serve, serve_worker
     from pellucid.app.site import open_site
+
+    if worker_channel is not None:
+        serve_worker(open_site(site_path), _door(), worker_channel, report=print_report)
+        return
 
     def ready(now: Ready) -> None:
         line = json.dumps(now.record())

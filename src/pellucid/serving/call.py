@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final
+from typing import Final, Protocol
 
 from pellucid.core.record import Call, Row
 from pellucid.errors import PellucidError
@@ -13,6 +12,14 @@ from pellucid.serving.response import Answer
 
 Stages = tuple[int, int, int, int]
 _NEVER_RAN: Final = -1
+
+
+class Reply(Protocol):
+    """Who waits for an outcome: a future, or a connection. Used on the event loop's thread."""
+
+    def done(self) -> bool: ...
+    def set_result(self, answer: Answer, /) -> None: ...
+    def set_exception(self, error: PellucidError, /) -> None: ...
 
 
 class OpenCall:
@@ -37,7 +44,7 @@ class OpenCall:
 
     shapes: tuple[tuple[int, ...], ...]
     parsed: InferRequest
-    reply: asyncio.Future[Answer]
+    reply: Reply
 
     def __init__(
         self,

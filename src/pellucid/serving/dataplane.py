@@ -14,7 +14,7 @@ from typing import Any, Final
 from pellucid import __version__
 from pellucid.errors import PellucidError, UnavailableError
 from pellucid.ports import Clock, Recorder
-from pellucid.serving.call import OpenCall
+from pellucid.serving.call import OpenCall, Reply
 from pellucid.serving.entropy import Entropy
 from pellucid.serving.finite import verify_finite
 from pellucid.serving.limits import Limits
@@ -95,16 +95,32 @@ class Dataplane:
         Raises:
             PellucidError: Why it was refused (the door then calls ``refuse``) or failed.
         """
+        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.start(call, model, version, body, header_length, reply)
+        return await reply
+
+    def start(
+        self,
+        call: OpenCall,
+        model: str,
+        version: str | None,
+        body: bytes,
+        header_length: int | None,
+        reply: Reply,
+    ) -> None:
+        """Put a call into its batcher's queue; ``reply`` hears how it ended, later, on this thread.
+
+        Raises:
+            PellucidError: Why it was refused (the door then calls ``refuse``).
+        """
         batcher = self.pool.find(model, version)
         call.context, call.nbytes = batcher.context, len(body)
         if self.draining:
             raise UnavailableError("server: expected to be serving, got a shutdown", hint="retry after 1 s")
         self._parse(call, batcher.model, body, header_length)
-        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         call.reply = reply
         batcher.submit(call)
         call.queued = True
-        return await reply
 
     def _parse(self, call: OpenCall, model: Model, body: bytes, header_length: int | None) -> None:
         request = parse_infer(body, header_length, model.signature, call.personal)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pellucid.core.tensor import TensorSpec
 from pellucid.ports import Recorder, Session
-from pellucid.servers.http.app import make_app
+from pellucid.servers.http.app import HttpDoor, make_app
 from pellucid.servers.http.serve import bind, run
 from pellucid.serving.dataplane import Dataplane
 from pellucid.serving.limits import Limits
@@ -103,7 +103,7 @@ async def ask(
         "client": ("127.0.0.1", 1),
         "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers],
     }
-    await make_app(plane)(scope, receive, send)
+    await make_app(HttpDoor(plane))(scope, receive, send)
     start, *rest = sent
     told = {name.decode(): value.decode("latin-1") for name, value in start["headers"]}
     return Reply(start["status"], told, b"".join(message["body"] for message in rest))
@@ -131,7 +131,7 @@ def running(plane: Dataplane) -> Iterator[int]:
 
     def serve() -> None:
         run(
-            make_app(plane),
+            HttpDoor(plane),
             listener,
             attach=attach,
             started=ready.set,

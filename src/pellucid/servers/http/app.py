@@ -37,12 +37,12 @@ _JSON: Final = (b"content-type", b"application/json")
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 _LENGTH: Final = b"inference-header-content-length"
 _ONCE: Final = (_LENGTH, b"content-encoding", b"traceparent")  # heard twice, they say two things
+FAULT: Final = b'{"error": "server: expected an answer, got a fault of its own"}'
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def make_app(dataplane: Dataplane) -> App:
-    """ASGI application over a data plane."""
-    door = HttpDoor(dataplane)
+def make_app(door: HttpDoor) -> App:
+    """ASGI application of a door."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         route = find_route(scope["raw_path"])
@@ -58,7 +58,7 @@ class HttpDoor:
     """Answers requests; stateless but for the data plane."""
 
     def __init__(self, dataplane: Dataplane) -> None:
-        self._plane = dataplane
+        self.plane = dataplane
 
     # -- inference --------------------------------------------------------------------------------
 
@@ -67,25 +67,25 @@ class HttpDoor:
         headers = dict(scope["headers"])
         client = scope["client"]
         try:
-            call = self._plane.accept(client[0] if client else "", headers.get(b"traceparent"))
+            call = self.plane.accept(client[0] if client else "", headers.get(b"traceparent"))
         except PellucidError as error:
-            await _send(send, *_error(error))
+            await _send(send, *error_of(error))
             return
         try:
             try:
                 answer = await self._run(call, route, scope["headers"], headers, receive)
             except PellucidError as error:
-                told = self._refuse(call, error)
-                await _send(send, *_error(told, self._marks(call)))
+                told = self.refuse(call, error)
+                await _send(send, *error_of(told, self.marks(call)))
                 return
-            await _send(send, 200, *_answer(answer, headers.get(b"accept-encoding")))
+            await _send(send, 200, *answer_of(answer, headers.get(b"accept-encoding")))
         finally:
-            self._plane.abandon(call)
+            self.plane.abandon(call)
 
-    def _refuse(self, call: OpenCall, error: PellucidError) -> PellucidError:
+    def refuse(self, call: OpenCall, error: PellucidError) -> PellucidError:
         """Record a refusal; what the caller is told: why, or that not even this could be recorded."""
         try:
-            self._plane.refuse(call, error)
+            self.plane.refuse(call, error)
         except PellucidError as worse:
             return worse
         return error
@@ -101,18 +101,19 @@ class HttpDoor:
         route.verify()
         if len(sent) != len(headers):
             _verify_once(sent)
-        size_max = self._plane.limits.body_max_bytes
+        size_max = self.plane.limits.body_max_bytes
         encoding = headers.get(b"content-encoding", b"identity").strip().lower()
         if encoding != b"identity" and encoding not in ENCODINGS:
             raise _unsupported(encoding)
-        length = _header_length(headers.get(_LENGTH))
+        length = header_length(headers.get(_LENGTH))
         body = await read_body(receive, headers.get(b"content-length"), size_max)
         if encoding != b"identity":
             body = inflate(body, encoding, size_max)
-        return await self._plane.infer(call, route.model, route.version, body, length)
+        return await self.plane.infer(call, route.model, route.version, body, length)
 
-    def _marks(self, call: OpenCall) -> Headers:
-        key = self._plane.key(call)
+    def marks(self, call: OpenCall) -> Headers:
+        """Headers under which a refused call is found."""
+        key = self.plane.key(call)
         marks = [(b"pellucid-trace", call.shown.encode())]
         return [(b"pellucid-call", key.encode()), *marks] if key else marks
 
@@ -123,12 +124,12 @@ class HttpDoor:
         if route.kind != "none" and method not in route.methods:
             allowed = ", ".join(route.methods)
             error = FormatError(f"method: expected {allowed}, got {method:.20}")
-            await _send(send, 405, *_error(error, [(b"allow", allowed.encode())])[1:])
+            await _send(send, 405, *error_of(error, [(b"allow", allowed.encode())])[1:])
             return
         try:
             status, value = self._told(route)
         except PellucidError as error:
-            await _send(send, *_error(error))
+            await _send(send, *error_of(error))
             return
         await _send(send, status, [_JSON], _encode(value))
 
@@ -139,17 +140,17 @@ class HttpDoor:
         if route.kind == "ready":
             return self._ready()
         if route.kind == "server":
-            return 200, self._plane.server_metadata()
+            return 200, self.plane.server_metadata()
         if route.kind == "model":
-            return 200, self._plane.pool.metadata(route.model, route.version)
-        self._plane.pool.find(route.model, route.version)
+            return 200, self.plane.pool.metadata(route.model, route.version)
+        self.plane.pool.find(route.model, route.version)
         return 200, {"name": route.model, "ready": True}
 
     def _ready(self) -> tuple[int, Any]:
-        if self._plane.is_ready:
+        if self.plane.is_ready:
             return 200, {"ready": True}
-        missing = ", ".join(self._plane.pool.missing[:20])
-        got = "a shutdown" if self._plane.draining else f"missing {missing or 'all models'}"
+        missing = ", ".join(self.plane.pool.missing[:20])
+        got = "a shutdown" if self.plane.draining else f"missing {missing or 'all models'}"
         raise UnavailableError(f"server: expected every configured model to be ready, got {got}")
 
 
@@ -164,7 +165,12 @@ def _verify_once(sent: Headers) -> None:
             raise FormatError(f"{name.decode()}: expected once, got it twice")
 
 
-def _header_length(value: bytes | None) -> int | None:
+def header_length(value: bytes | None) -> int | None:
+    """Length of the JSON before binary tensors, or ``None`` where the header is not.
+
+    Raises:
+        FormatError: Not digits.
+    """
     if value is None:
         return None
     if not value.isdigit() or len(value) > 20:
@@ -172,7 +178,8 @@ def _header_length(value: bytes | None) -> int | None:
     return int(value)
 
 
-def _answer(answer: Answer, accepted: bytes | None) -> tuple[Headers, bytes]:
+def answer_of(answer: Answer, accepted: bytes | None) -> tuple[Headers, bytes]:
+    """Headers and body of an answer, compressed where the client takes it and it is worth it."""
     headers: Headers = [
         _JSON if answer.json_size is None else _BINARY,
         (b"pellucid-call", answer.call.encode()),
@@ -189,7 +196,8 @@ def _answer(answer: Answer, accepted: bytes | None) -> tuple[Headers, bytes]:
     return headers, deflate(answer.body, encoding)
 
 
-def _error(error: PellucidError, more: Iterable[tuple[bytes, bytes]] = ()) -> tuple[int, Headers, bytes]:
+def error_of(error: PellucidError, more: Iterable[tuple[bytes, bytes]] = ()) -> tuple[int, Headers, bytes]:
+    """Status, headers and body that tell an error."""
     status = STATUSES[type(error)]
     headers: Headers = [_JSON, *more]
     if status == 415:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -53,6 +53,11 @@ class _Transport:
         else:
             self._write(data)
 
+    def write_whole(self, data: bytes) -> None:
+        """Send an answer that is whole already."""
+        self.flush()
+        self._write(data)
+
     def flush(self) -> None:
         """Send a head that no body follows."""
         if self._head:
@@ -79,11 +84,15 @@ class _Transport:
 class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
     """One connection."""
 
+    _standing: ClassVar[tuple[Any, bytes]] = (None, b"")
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_size = self._silent = self._dropped = 0
         self._refusal: tuple[int, str] | None = None
         self._head_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
         self._ended = self._deaf = self._in_head = self._muted = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -92,11 +101,12 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if not (self.transport.lingering or self._deaf):
-            self._unset_keepalive_if_required()
             self._silent += len(data)
             self._feed(data)
             if self._silent > SILENT_MAX and self._refusal is None:
@@ -152,7 +162,33 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     def on_response_complete(self) -> None:
         self.transport.flush()
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self._idle_timer is None:  # one clock a connection, set again only when it rings
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_if_idle)
+
+    def _look_if_idle(self) -> None:
+        self._idle_timer = None
+        if self.transport.is_closing() or self.parser is None:
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left <= 0 and self._is_idle():
+            self.transport.close()
+        else:
+            self._idle_timer = self.loop.call_later(max(left, 1.0), self._look_if_idle)
+
+    def standing_headers(self) -> bytes:
+        """Header lines of every answer (the date), joined once for as long as they stand."""
+        headers = self.server_state.default_headers
+        if headers is not DoorProtocol._standing[0]:
+            DoorProtocol._standing = (headers, b"".join([b"%s: %s\r\n" % header for header in headers]))
+        return DoorProtocol._standing[1]
 
     def is_receiving(self) -> bool:
         """True while the client may still be sending what we will not read."""
@@ -181,14 +217,22 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 431, f"headers: expected at most {HEADERS_COUNT_MAX} of {HEADERS_MAX:,} bytes, got more"
             )
         if self._in_head:  # a trailer is no header: whether it came in time must not change a call
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self._muted:
             return
-        self._in_head, self._silent = False, 0
-        self._disarm()
+        self.end_head()
         super().on_headers_complete()
+
+    def end_head(self) -> None:
+        """The head came in time."""
+        self._in_head, self._silent = False, 0
+        if self._head_timer is not None:
+            self._disarm()
 
     def on_body(self, body: bytes) -> None:
         self._silent = 0

@@ -14,20 +14,20 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 
 from pellucid.errors import UnavailableError
-from pellucid.servers.http.app import App, Scope, Send, make_app
+from pellucid.servers.http.app import FAULT, App, HttpDoor, Scope, Send, make_app
 from pellucid.servers.http.body import Receive
-from pellucid.servers.http.protocol import DoorProtocol
+from pellucid.servers.http.fast import FastProtocol
 from pellucid.serving.dataplane import Dataplane
 
 KEEP_ALIVE_S: Final = 75  # precedent: nginx
 BACKLOG: Final = 2_048
+_HANDED_MAX: Final = 64  # limit: connections taken in before requests are looked at
 GRACE_S: Final = 30  # limit: how long answers in flight may take at a stop
-_FAULT: Final = b'{"error": "server: expected an answer, got a fault of its own"}'
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -59,10 +59,10 @@ def answer_faults(app: App) -> App:
             await app(scope, receive, send)
         except Exception:
             traceback.print_exc(file=sys.stderr)
-            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(_FAULT))]
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(FAULT))]
             # where an answer has begun already this raises, and the server cuts the connection
             await send({"type": "http.response.start", "status": 500, "headers": headers})
-            await send({"type": "http.response.body", "body": _FAULT})
+            await send({"type": "http.response.body", "body": FAULT})
 
     return guarded
 
@@ -71,14 +71,60 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
     """Tells when it listens, and lets the caller drain before connections are cut."""
 
     def __init__(
-        self, config: uvicorn.Config, started: Callable[[], None], drain: Callable[[], Awaitable[object]]
+        self,
+        config: uvicorn.Config,
+        started: Callable[[], None],
+        drain: Callable[[], Awaitable[object]],
+        channel: socket.socket | None,
     ) -> None:
         super().__init__(config)
-        self._tell, self._drain = started, drain
+        self._tell, self._drain, self._channel = started, drain, channel
+        self._joining: set[asyncio.Task[Any]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        if self._channel is None:
+            await super().startup(sockets)
+        else:
+            self.servers: list[Any] = []
+            self.started = True
+            self._channel.setblocking(False)
+            asyncio.get_running_loop().add_reader(self._channel.fileno(), self._hear, self._channel)
         self._tell()
+
+    def _hear(self, channel: socket.socket) -> None:
+        """Take the connections that the parent hands over; its end is ours."""
+        for _ in range(_HANDED_MAX):
+            try:
+                message, descriptors, _, _ = socket.recv_fds(channel, 1, 4)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                message, descriptors = b"", []
+            if not message:
+                asyncio.get_running_loop().remove_reader(channel.fileno())
+                self.should_exit = True
+                return
+            for descriptor in descriptors:
+                self._join(socket.socket(fileno=descriptor))
+
+    def _join(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+
+        def protocol() -> asyncio.Protocol:
+            made: asyncio.Protocol = self.config.http_protocol_class(
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
+            )
+            return made
+
+        task = loop.create_task(loop.connect_accepted_socket(protocol, connection))
+        self._joining.add(task)
+        task.add_done_callback(self._joined)
+
+    def _joined(self, task: asyncio.Task[Any]) -> None:
+        self._joining.discard(task)
+        if not task.cancelled():
+            task.exception()  # a client that left before it was taken in is nobody's fault
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
@@ -86,12 +132,13 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
 
 
 def run(
-    app: App,
+    door: HttpDoor,
     listener: socket.socket,
     *,
     attach: Callable[[asyncio.AbstractEventLoop], None],
     started: Callable[[], None],
     drain: Callable[[], Awaitable[object]],
+    handed: bool = False,
     on_server: Callable[[uvicorn.Server], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until the server's ``should_exit`` is set.
@@ -100,11 +147,12 @@ def run(
         attach: Called on the loop's thread before the first request.
         started: Called when connections are accepted.
         drain: Awaited when no connection is left and before the loop ends.
+        handed: ``listener`` is a channel over which a parent hands connections.
         on_server: Gets the server before it starts.
     """
     config = uvicorn.Config(
-        answer_faults(app),
-        http=DoorProtocol,
+        answer_faults(make_app(door)),
+        http=type("BoundProtocol", (FastProtocol,), {"door": door}),
         loop="uvloop",
         ws="none",
         lifespan="off",
@@ -117,11 +165,11 @@ def run(
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
     )
-    server = _Server(config, started, drain)
+    server = _Server(config, started, drain, listener if handed else None)
 
     async def serve() -> None:
         attach(asyncio.get_running_loop())
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=[] if handed else [listener])
 
     if on_server is not None:
         on_server(server)
@@ -148,9 +196,10 @@ class UvicornDoor:
         attach: Callable[[asyncio.AbstractEventLoop], None],
         started: Callable[[], None],
         drain: Callable[[], Awaitable[object]],
+        handed: bool = False,
     ) -> None:
         """Serve a data plane until SIGTERM or SIGINT."""
-        run(make_app(plane), listener, attach=attach, started=started, drain=drain)
+        run(HttpDoor(plane), listener, attach=attach, started=started, drain=drain, handed=handed)
 
 
 @contextmanager

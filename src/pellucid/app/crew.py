@@ -1,0 +1,219 @@
+"""Several serving processes behind one port and one ledger.
+
+The parent owns the port, the sequencer and nothing else: it takes each connection and hands it to the
+next worker in turn. A worker is a serving process like a lone one, with an epoch, a board and a
+journal of its own, so that nothing in the ledger depends on how many there are or on one of them
+being started again. When a worker dies, its connections end with it and the sequencer closes its
+open calls; the others go on, and another begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pellucid.errors import UnavailableError
+
+WORKERS_MAX: Final = 64
+MESSAGE_MAX: Final = 65_536
+READY_S: Final = 900.0  # limit: a worker waits for the ledger to take in what was recorded before
+STOP_S: Final = 90.0
+_PAUSE_S: Final = (0.1, 5.0)  # first and longest pause before a worker is started again
+_ACCEPTS: Final = 64  # limit: connections taken at once before anything else is looked at
+_HEALTHY_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One serving process as the parent sees it."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    channel: socket.socket
+    started: float
+    ready: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Crew:
+    """Keeps ``count`` workers running behind a listening socket until SIGTERM or SIGINT.
+
+    Attributes:
+        command: Command line of a worker; the number of its channel's descriptor is appended.
+        started: Called once, with what each worker said when all were ready.
+        report: Gets lines for operators.
+    """
+
+    command: list[str]
+    count: int
+    listener: socket.socket
+    started: Callable[[list[dict[str, Any]]], None]
+    report: Callable[[str], None]
+    _workers: dict[int, _Worker] = field(default_factory=dict)
+    _due: dict[int, float] = field(default_factory=dict)
+    _pause: dict[int, float] = field(default_factory=dict)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _open: bool = False
+    _turn: int = 0
+
+    def run(self) -> None:
+        """Serve until told to stop.
+
+        Raises:
+            UnavailableError: A worker ended before all were ready the first time.
+        """
+        with _signals() as wakes:
+            self._selector.register(wakes, selectors.EVENT_READ, "stop")
+            try:
+                for number in range(self.count):
+                    self._spawn(number)
+                self._loop()
+            finally:
+                self._stop()
+
+    # -- workers ----------------------------------------------------------------------------------
+
+    def _spawn(self, number: int) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen(
+                [*self.command, str(theirs.fileno())], stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
+            )
+        worker = self._workers[number] = _Worker(number, process, ours, time.monotonic())
+        self._selector.register(ours, selectors.EVENT_READ, worker)
+
+    def _loop(self) -> None:
+        until = time.monotonic() + READY_S
+        while True:
+            wait = min([max(0.0, due - time.monotonic()) for due in self._due.values()], default=1.0)
+            for key, _ in self._selector.select(wait):
+                if key.data == "stop":
+                    return
+                if key.data == "door":
+                    self._take()
+                else:
+                    self._hear(key.data)
+            for number in [n for n, due in self._due.items() if due <= time.monotonic()]:
+                del self._due[number]
+                self._spawn(number)
+            if not self._open and time.monotonic() > until:
+                raise UnavailableError(f"serving.workers: expected all {self.count} ready, got fewer")
+
+    def _hear(self, worker: _Worker) -> None:
+        try:
+            message = worker.channel.recv(MESSAGE_MAX)
+        except OSError:
+            message = b""
+        if not message:
+            self._lost(worker)
+            return
+        worker.ready, self._pause[worker.number] = json.loads(message), _PAUSE_S[0]
+        ready = [w.ready for w in self._workers.values() if w.ready is not None]
+        if not self._open and len(ready) == self.count:
+            self._open = True
+            self.listener.setblocking(False)
+            self.listener.listen(2_048)
+            self._selector.register(self.listener, selectors.EVENT_READ, "door")
+            self.started(ready)
+
+    def _lost(self, worker: _Worker) -> None:
+        self._selector.unregister(worker.channel)
+        worker.channel.close()
+        code = worker.process.wait()
+        del self._workers[worker.number]
+        if not self._open:
+            raise UnavailableError(
+                f"worker {worker.number}: expected to serve, got an end with {code}", hint="see above"
+            )
+        lived = time.monotonic() - worker.started
+        pause = _PAUSE_S[0] if lived > _HEALTHY_S else self._pause.get(worker.number, _PAUSE_S[0])
+        self._pause[worker.number] = min(pause * 2, _PAUSE_S[1])
+        self._due[worker.number] = time.monotonic() + pause
+        self.report(f"worker {worker.number} ended with {code}: starting another")
+
+    # -- connections ------------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                connection, _ = self.listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of descriptors: the others wait in the backlog
+                self.report(f"door: expected to take a connection, got {error.strerror}")
+                return
+            with connection:
+                self._give(connection)
+
+    def _give(self, connection: socket.socket) -> None:
+        self._turn += 1
+        ready = [worker for worker in self._workers.values() if worker.ready is not None]
+        for offset in range(len(ready)):
+            worker = ready[(self._turn + offset) % len(ready)]
+            try:
+                socket.send_fds(worker.channel, [b"c"], [connection.fileno()], socket.MSG_DONTWAIT)
+            except OSError:
+                continue  # full or gone: the next one takes it
+            return
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        self.listener.close()  # nobody new; who is in is answered
+        for worker in self._workers.values():
+            with contextlib.suppress(ProcessLookupError):
+                worker.process.send_signal(signal.SIGTERM)
+        until = time.monotonic() + STOP_S
+        for worker in self._workers.values():
+            try:
+                worker.process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.report(f"worker {worker.number}: expected to end within {STOP_S:.0f} s, got stopped")
+                worker.process.kill()
+                worker.process.wait()
+            worker.channel.close()
+        self._selector.close()
+
+
+@contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """A socket that becomes readable on SIGTERM or SIGINT."""
+    reading, writing = socket.socketpair()
+    reading.setblocking(False)
+    writing.setblocking(False)
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(writing.fileno())
+        previous = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield reading
+    finally:
+        if previous:
+            signal.set_wakeup_fd(-1)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        reading.close()
+        writing.close()
+
+
+def worker_command(root: str) -> list[str]:
+    """Command line of a worker, without its channel."""
+    return [sys.executable, "-m", "pellucid", "serve", "--site", root, "--worker-channel"]
+
+
+def open_channel(descriptor: int) -> socket.socket:
+    """A worker's end of its channel; no child of it inherits it."""
+    os.set_inheritable(descriptor, False)
+    return socket.socket(fileno=descriptor)

@@ -1,0 +1,183 @@
+"""The short way of an inference call: no task, no scope, no future between the socket and the batcher.
+
+Taken by a POST to an inference route that came whole in one read, plainly framed, on a connection
+that waits for nothing else. Everything else (bodies in pieces, compressed, pipelined behind another
+request, clients that do not read their answers) goes through the application, and must be answered
+the same: the tests of the door run over both ways.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from functools import lru_cache
+from typing import Any, Final
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from pellucid.errors import PellucidError
+from pellucid.servers.http.app import FAULT, HttpDoor, answer_of, error_of, header_length
+from pellucid.servers.http.body import COMPRESS_MIN
+from pellucid.servers.http.protocol import DoorProtocol
+from pellucid.servers.http.routes import Route, find_route
+from pellucid.serving.call import OpenCall
+from pellucid.serving.response import Answer
+
+_LENGTH: Final = b"inference-header-content-length"
+_SLOW: Final = frozenset([b"content-encoding", b"transfer-encoding", b"expect", b"upgrade"])
+_OK: Final = STATUS_LINE[200]
+_CLOSE: Final = b"connection: close\r\n"
+
+
+@lru_cache(maxsize=1_024)
+def _inference_route(url: bytes) -> Route | None:
+    route = find_route(httptools.parse_url(url).path)
+    return route if route.kind == "infer" and route.problem is None else None
+
+
+class _Nobody:
+    """Nobody waits for the body of a request that came whole."""
+
+    def set(self) -> None: ...
+
+
+_NOBODY: Final = _Nobody()
+
+
+class FastCycle:
+    """One such call: what the connection asks of a cycle, and what the batcher asks of a reply."""
+
+    __slots__ = (
+        "_accepts", "_call", "_door", "_protocol", "body", "disconnected", "keep_alive", "message_event",
+        "more_body", "response_complete",
+    )  # fmt: skip
+
+    def __init__(self, protocol: FastProtocol, accepts: bytes | None, *, keep_alive: bool) -> None:
+        self._protocol, self._door, self._accepts = protocol, protocol.door, accepts
+        self._call: OpenCall | None = None
+        self.keep_alive, self.message_event, self.body = keep_alive, _NOBODY, b""
+        self.disconnected = self.more_body = self.response_complete = False
+
+    def run(self, route: Route, headers: dict[bytes, bytes], body: bytes) -> None:
+        """Hand the call to its batcher, or answer why not."""
+        plane, client = self._door.plane, self._protocol.client
+        call: OpenCall | None = None
+        try:
+            self._call = call = plane.accept(client[0] if client else "", headers.get(b"traceparent"))
+            length = header_length(headers.get(_LENGTH)) if _LENGTH in headers else None
+            plane.start(call, route.model, route.version, body, length, self)
+        except PellucidError as error:
+            self.set_exception(error)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            self._write(500, [(b"content-type", b"application/json")], FAULT)
+        finally:
+            if call is not None:
+                plane.abandon(call)
+
+    # -- what a reply is --------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """True when nobody waits any more."""
+        return self.response_complete or self.disconnected
+
+    def set_result(self, answer: Answer) -> None:
+        """Send the answer."""
+        body = answer.body
+        if answer.json_size is not None or (self._accepts is not None and len(body) >= COMPRESS_MIN):
+            self._write(200, *answer_of(answer, self._accepts))
+            return
+        self._send(b"".join([
+            _OK, self._protocol.standing_headers(), b"content-type: application/json\r\npellucid-call: ",
+            answer.call.encode(), b"\r\npellucid-trace: ", answer.trace.encode(),
+            b"\r\n" if self.keep_alive else b"\r\n" + _CLOSE, b"content-length: %d\r\n\r\n" % len(body), body,
+        ]))  # fmt: skip
+
+    def set_exception(self, error: PellucidError) -> None:
+        """Record the refusal where the call did not run, and say why."""
+        if self._call is None:
+            self._write(*error_of(error))
+            return
+        told = self._door.refuse(self._call, error)
+        self._write(*error_of(told, self._door.marks(self._call)))
+
+    def _write(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        lines = [b"%s: %s\r\n" % header for header in headers]
+        if (b"connection", b"close") in headers:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines.append(_CLOSE)
+        length = b"content-length: %d\r\n\r\n" % len(body)
+        self._send(b"".join([STATUS_LINE[status], self._protocol.standing_headers(), *lines, length, body]))
+
+    def _send(self, data: bytes) -> None:
+        protocol = self._protocol
+        if not self.disconnected:
+            protocol.transport.write_whole(data)
+        self.response_complete = True
+        if not self.keep_alive:
+            protocol.transport.close()
+        protocol.on_response_complete()
+
+
+class FastProtocol(DoorProtocol):
+    """One connection; ``door`` is set by the class made for a server."""
+
+    door: HttpDoor
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._route: Route | None = None  # of a call whose body is still being read, in this very read
+        self._known: dict[bytes, bytes] = {}
+        self._parts: list[bytes] = []
+        self._body_max = self.door.plane.limits.body_max_bytes
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._route is not None:  # its body did not come whole
+            self._route, parts = None, self._parts
+            super().on_headers_complete()
+            for part in parts:
+                super().on_body(part)
+
+    def on_headers_complete(self) -> None:
+        if not self._muted and self._is_short():
+            self.end_head()
+            self._parts = []
+            return
+        self._route = None
+        super().on_headers_complete()
+
+    def _is_short(self) -> bool:
+        cycle, parser = self.cycle, self.parser
+        if (cycle is not None and not cycle.response_complete) or self.pipeline or self.flow.write_paused:
+            return False
+        if parser.get_method() != b"POST" or self.expect_100_continue:
+            return False
+        self._route = _inference_route(self.url)
+        if self._route is None:
+            return False
+        known = self._known = dict(self.headers)
+        if len(known) != len(self.headers) or not _SLOW.isdisjoint(known):
+            return False
+        length = known.get(b"content-length", b"")
+        return length.isdigit() and len(length) < 20 and int(length) <= self._body_max
+
+    def on_body(self, body: bytes) -> None:
+        if self._route is None:
+            super().on_body(body)
+        else:
+            self._silent = 0
+            self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        route = self._route
+        if route is None:
+            super().on_message_complete()
+            return
+        self._route, parser, known = None, self.parser, self._known
+        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        self.cycle = cycle = FastCycle(self, known.get(b"accept-encoding"), keep_alive=keep_alive)
+        parts = self._parts
+        cycle.run(route, known, parts[0] if len(parts) == 1 else b"".join(parts))

@@ -1,0 +1,143 @@
+"""Several workers behind one port and one ledger: shared out, outlived, ended together."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import select
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pellucid.app.ledger import check_ledger, ledger_vkey, open_ledger, settle
+from pellucid.app.site import Site, open_site
+from pellucid.core.entry import parse_entry
+from pellucid.ledger.complete import complete
+from pellucid.testing.server import ServerProcess, serving
+from pellucid.testing.site import configure, make_site
+
+pytestmark = pytest.mark.e2e
+BODY = json.dumps(
+    {"inputs": [{"name": "features", "shape": [1, 20], "datatype": "FP32", "data": [0.5] * 20}]}
+).encode()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return make_site(tmp_path_factory.mktemp("made") / "site")
+
+
+@pytest.fixture
+def site(made: Site, tmp_path: Path) -> Site:
+    shutil.copytree(made.root, tmp_path / "site")
+    return configure(open_site(tmp_path / "site"), serving={"workers": 2})
+
+
+def call(connection: http.client.HTTPConnection) -> str:
+    """One call on that connection; gives its key."""
+    connection.request("POST", "/v2/models/credit/infer", BODY)
+    reply = connection.getresponse()
+    reply.read()
+    assert reply.status == 200
+    return reply.headers["pellucid-call"]
+
+
+@contextmanager
+def connections(server: ServerProcess, count: int) -> Iterator[list[http.client.HTTPConnection]]:
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)))
+            for _ in range(count)
+        ]
+
+
+def sources(keys: list[str]) -> set[str]:
+    return {key.rpartition("/")[0] for key in keys}
+
+
+def ended(pid: int, within_s: float = 30) -> bool:
+    """True once that process is gone."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], within_s)[0])
+    finally:
+        os.close(descriptor)
+
+
+def judged(site: Site, keys: list[str]) -> list[Any]:
+    """The whole ledger holds, and every reply has its one entry."""
+    settle(site)
+    with closing(open_ledger(site)) as ledger:
+        entries = [parse_entry(raw) for raw in ledger.reader.entries(0, ledger.reader.size())]
+    report = check_ledger(site.ledger_folder, ledger_vkey(site), site.config.ledger.origin)
+    assert report.findings == ()
+    assert complete(entries).findings == ()
+    answered = [e.id for e in entries if e.type == "call" and e.data["outcome"] == "answered"]
+    assert len(set(answered)) == len(answered)
+    assert set(keys) <= set(answered)
+    return entries
+
+
+def test_connections_are_shared_out_and_every_worker_has_an_epoch_of_its_own(site: Site) -> None:
+    with serving(site.root) as server:
+        assert len(set(server.ready["workers"])) == 2
+        with connections(server, 6) as some:
+            keys = [call(connection) for connection in some for _ in range(3)]
+    by_source = [sum(key.startswith(source + "/") for key in keys) for source in sources(keys)]
+    assert by_source == [9, 9]
+    entries = judged(site, keys)
+    opened = [e.data for e in entries if e.type == "epoch" and e.data["phase"] == "open"]
+    closed = [e.data for e in entries if e.type == "epoch" and e.data["phase"] == "closed"]
+    assert len({e["epoch"] for e in opened}) == len(opened)
+    assert sorted(e["epoch"] for e in closed) == sorted(e["epoch"] for e in opened)
+
+
+def test_a_worker_that_is_killed_takes_nobody_with_it_and_another_begins(site: Site) -> None:
+    with serving(site.root) as server, connections(server, 2) as first:
+        keys = [call(connection) for connection in first]
+        victim, other = server.ready["workers"]
+        os.kill(victim, signal.SIGKILL)
+        assert ended(victim)
+        kept = []
+        for connection in first:  # one of the two ends with its worker, the other never notices
+            try:
+                kept.append(call(connection))
+            except (OSError, http.client.HTTPException):
+                continue
+        assert len(kept) == 1
+        after: list[str] = []
+        for _ in range(2_000):  # as many as it takes until the new worker is given some
+            with connections(server, 1) as (fresh,):
+                after.append(call(fresh))
+            if len(sources(keys + kept + after)) == 3:
+                break
+        assert len(sources(keys + kept + after)) == 3
+        assert not ended(other, 0)
+    entries = judged(site, keys + kept + after)
+    recovered = [e for e in entries if e.type == "epoch" and e.data.get("recovered")]
+    assert len(recovered) == 1
+
+
+def test_workers_end_with_their_parent_and_lose_nothing(site: Site) -> None:
+    server = ServerProcess(site.root).start()
+    with connections(server, 4) as some:
+        keys = [call(connection) for connection in some]
+        server.kill()
+    assert all(ended(pid) for pid in [*server.ready["workers"], server.ready["sequencer"]])
+    judged(site, keys)
+
+
+def test_a_site_that_admits_nothing_does_not_start(site: Site) -> None:
+    package = next(site.packages_folder.glob("*.tar.gz"))
+    package.write_bytes(package.read_bytes()[:-40])
+    with pytest.raises(ChildProcessError, match="ended with"):
+        ServerProcess(site.root).start()
