@@ -1,7 +1,7 @@
 """What would stand in a build's way: every finding at once, before anything is built.
 
 The child's side. Each finding is sent the moment it is made, so that a file that crashes its reader
-loses none of those before. Source: spec/recipe.md, section 6.
+loses none of those before. Source: spec/recipe.md, section 'Preflight'.
 """
 
 from __future__ import annotations
