@@ -215,6 +215,7 @@ def test_the_classic_library_builds_for_the_gpu_at_hand_only(driver: DriverFake,
     assert built.options["timing_cache"] == {"digest": sha256(b"measured kernels"), "bytes": 16}
     assert "targets" not in built.options
     assert built.facts["fused_layers"] is built.facts["quantized_ops_count"] is None
+    assert {node["fate"] for node in built.facts["nodes"]} == {"not told"}
     assert built.facts["layers_reason"].startswith("the log of tensorrt 11.0.0 lists its layers in no form")
     assert {line.location for line in lines} == {"tensorrt"}
     running = TensorRtBackend(library).open(built.engine, RECIPE)

@@ -50,7 +50,7 @@ def read_facts(lines: Sequence[LogLine], model: onnx.ModelProto, library: Librar
     names = [node.name for node in nodes]
     if not library.features.cross_target and not _is_readable(lines, names):
         said = parse_log([line for line in lines if not line.message.startswith(DUMP_START)], names)
-        return _without_layers(said, library)
+        return _without_layers(said, library, nodes)
     found = parse_log(lines, names)
     if found.layers is None:
         raise BuildError(
@@ -82,10 +82,13 @@ def _is_readable(lines: Sequence[LogLine], names: Sequence[str]) -> bool:
         return False
 
 
-def _without_layers(found: LogFacts, library: Library) -> dict[str, Any]:
+def _without_layers(found: LogFacts, library: Library, nodes: Sequence[onnx.NodeProto]) -> dict[str, Any]:
     reason = f"the log of {library.backend} {library.version} lists its layers in no form that is known here"
+    known = [
+        {"name": n.name, "op": n.op_type, "domain": n.domain, "layers": [], "fate": "not told"} for n in nodes
+    ]
     return {
-        "layers": [], "other_layers": None, "nodes": [], "fused_layers": None, "eliminated": [],
+        "layers": [], "other_layers": None, "nodes": known, "fused_layers": None, "eliminated": [],
         "unmapped_layers": [], "strangers": [], "quantized_ops_count": None, "reformats_count": None,
         "fingerprint": None, "tactics": reason, "layers_reason": reason, "memory": _memory(found),
         **_said(found.said),

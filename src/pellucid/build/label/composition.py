@@ -16,6 +16,9 @@ _NAMES_MAX = 24  # limit: names in one cell
 def composition(facts: Mapping[str, Any], drawing: str) -> Section:
     """Composition as facts.json says it."""
     layers, nodes = facts["layers"], facts["nodes"]
+    if facts.get("layers_reason"):  # nothing is drawn or counted that nobody knows
+        known = [("Source operations", f"{len(nodes):,}"), ("Engine layers", facts["layers_reason"])]
+        return Section("What it is made of", known)
     rows = [
         ("Source operations", f"{len(nodes):,}"),
         ("Engine layers", f"{len(layers):,}"),
