@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -64,16 +64,26 @@ def model_paths(folders: Sequence[str] = FOLDERS) -> list[tuple[str, Path]]:
 
 
 def survey(
-    backend: str, models: Sequence[tuple[str, Path]], *, timeout_s: float = 300.0, entry: str = ENTRY
+    backend: str,
+    models: Sequence[tuple[str, Path]],
+    *,
+    changes: Mapping[str, Any] | None = None,
+    timeout_s: float = 300.0,
+    entry: str = ENTRY,
 ) -> list[Outcome]:
-    """Try each model with a backend, in order, in as few processes as they leave alive."""
+    """Try each model with a backend, in order, in as few processes as they leave alive.
+
+    Args:
+        changes: Keys of the default recipe that are others.
+    """
     done: list[Outcome] = []
     while len(done) < len(models):
         waiting = [(name, path.read_bytes()) for name, path in models[len(done) :]]
         before = len(done)
+        request = {"backend": backend, "models": waiting, "changes": dict(changes or {})}
         with tempfile.TemporaryDirectory(prefix="pellucid-survey-") as scratch:
             ended = run_child(
-                entry, {"backend": backend, "models": waiting}, Path(scratch), timeout_s=timeout_s,
+                entry, request, Path(scratch), timeout_s=timeout_s,
                 on_frame=lambda frame: done.append(Outcome(**frame)),
             )  # fmt: skip
         if len(done) < len(models) and (ended.code != 0 or len(done) == before):
@@ -88,12 +98,12 @@ def survey_main() -> None:
     assert isinstance(request, dict)
     backend = backend_for(request["backend"])
     for name, raw in request["models"]:
-        write_frame(frames, _tried(backend, request["backend"], name, raw))
+        recipe = recipe_for(request["backend"], raw) | request["changes"]
+        write_frame(frames, _tried(backend, recipe, name, raw))
     sys.exit(0)
 
 
-def _tried(backend: Any, backend_name: str, name: str, raw: bytes) -> dict[str, Any]:
-    recipe = recipe_for(backend_name, raw)
+def _tried(backend: Any, recipe: dict[str, Any], name: str, raw: bytes) -> dict[str, Any]:
     foreseen = [_row(f) for f in graph_findings(parse(raw), recipe) if f.severity == "refused"]
     outcome: dict[str, Any] = {"model": name, "built": False, "foreseen": foreseen}
     stage = "canonical"
