@@ -68,9 +68,11 @@ def build(
     from pellucid.build.cancel import Stop
     from pellucid.build.job import Job, run_build
     from pellucid.build.spans import Spans
+    from pellucid.build.stages import STEP
 
     def said(phase: str) -> None:
-        spans.phase(phase)
+        if not phase.startswith(STEP):
+            spans.phase(phase)
         progress(phase)
 
     job = Job(site.packages_folder, isolated(), _Recorder(site), SystemClock(), said, meanwhile=_load_ledger)

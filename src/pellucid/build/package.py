@@ -94,11 +94,12 @@ def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
     if made.meaning:
         files["meaning.json"] = canonical.encode(made.meaning)
     title = f"{made.recipe['name']} {made.recipe['version']}"
-    drawing = draw(
+    drawing = "" if facts.get("layers_reason") else draw(
         from_json(made.prepared["graph"]), facts["layers"], eliminated=facts["eliminated"],
         tf32=made.recipe["tf32"], title=title,
     )  # fmt: skip
-    files["drawing.svg"] = drawing.encode()
+    if drawing:
+        files["drawing.svg"] = drawing.encode()
     parts = label.sections(
         made.recipe, facts, made.environment, digests, made.meaning, drawing=drawing,
         documents={**made.documents, "model/steps.json": {"steps": made.prepared["steps"]}},
@@ -198,5 +199,6 @@ def _provenance(made: Made, engine_path: str, digests: Mapping[str, str]) -> byt
 
 
 _BUILDERS: Final = (  # distributions whose versions are the builder's
-    "pellucid", "onnxruntime", "tensorrt_rtx_cu13", "tensorrt_rtx_cu13_libs", "onnx", "numpy",
+    "pellucid", "onnxruntime", "tensorrt_rtx_cu13", "tensorrt_rtx_cu13_libs", "tensorrt_cu12",
+    "tensorrt_cu12_libs", "tensorrt_cu13", "tensorrt_cu13_libs", "onnx", "numpy",
 )  # fmt: skip

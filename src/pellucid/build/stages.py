@@ -14,9 +14,10 @@ import msgspec
 from pellucid.build import worker
 from pellucid.build.child import Child, Ended, start_child
 from pellucid.core.digest import verify_digest
-from pellucid.errors import BuilderCrashedError, BuildError, by_code
+from pellucid.errors import BuildCancelledError, BuilderCrashedError, BuildError, by_code
 
 Progress = Callable[[str], None]
+STEP: Final = "build: "  # begins what is said of a builder's step; anything else is a phase
 _FILES: Final = ("engine", "compiled", "source")
 
 
@@ -84,9 +85,7 @@ class Stages:
             left.enter_context(scratch)
             folder = Path(scratch.name) / "out"
             folder.mkdir()
-            child = start_child(
-                self.entry, Path(scratch.name), lambda frame: self.progress(str(frame.get("phase")))
-            )
+            child = start_child(self.entry, Path(scratch.name), lambda frame: self.progress(_words(frame)))
             self._opened[stage] = _Opened(child, scratch, folder)
             left.pop_all()
         child.say({"stage": stage, "recipe": self.recipe, "folder": str(folder), "more": True})
@@ -96,6 +95,7 @@ class Stages:
 
         Raises:
             BuilderCrashedError: It died, by signal or by time.
+            BuildCancelledError: Somebody asked for the end.
             PellucidError: What the child raised.
         """
         if stage not in self._opened:
@@ -117,12 +117,22 @@ class Stages:
         return Staged(ended, result, files)
 
 
+def _words(frame: Mapping[str, Any]) -> str:
+    """A phase by its name, a builder's step as ``build: PHASE, 3 of 6``."""
+    if "step" in frame:
+        phase, done, of = frame["step"]
+        return f"{STEP}{phase}, {done} of {of}"
+    return str(frame.get("phase"))
+
+
 def _part(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
 
 
 def _verified(stage: str, ended: Ended, raw: bytes) -> dict[str, Any]:
     result: dict[str, Any] | None = msgspec.msgpack.decode(raw) if raw and ended.code == 0 else None
+    if ended.cancelled and (result is None or "error" not in result):
+        raise BuildCancelledError(f"build worker, {stage}: expected a result, got a request to stop")
     if result is None:
         hint = "killed from outside: often the machine ran out of memory" if ended.code == -9 else ""
         if ended.timed_out:

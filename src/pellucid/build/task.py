@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pellucid.build.cancel import Heard
 from pellucid.build.frame import write_frame
 from pellucid.build.log import LogWriter
 from pellucid.core.digest import sha256
-from pellucid.ports import Backend, LogLine
+from pellucid.ports import Backend, LogLine, Step
 
 BackendFor = Callable[[str], Backend]
 
@@ -23,6 +24,7 @@ class Task:
     Attributes:
         request: What the parent sent.
         folder: Where files for the parent go.
+        heard: Whether the parent asked for the end.
     """
 
     request: Mapping[str, Any]
@@ -31,12 +33,23 @@ class Task:
     log: LogWriter
     frames: BinaryIO
     phases: dict[str, int] = field(default_factory=dict)
+    heard: Heard = field(default_factory=Heard)
 
     def phase(self, name: str) -> None:
-        """Say what begins now, in the log and to the parent."""
+        """Say what begins now, in the log and to the parent, unless that asked for the end.
+
+        Raises:
+            BuildCancelledError: It did.
+        """
+        self.heard.verify()
         self.phases[name] = time.monotonic_ns()
         self.log(LogLine("INFO", time.time_ns(), f"phase {name}", "pellucid.build.worker"))
         write_frame(self.frames, {"phase": name})
+
+    def step(self, step: Step) -> bool:
+        """Tell the parent of a builder's step; false when that asked for the end."""
+        write_frame(self.frames, {"step": [step.phase, step.done, step.of]})
+        return not self.heard.to_stop
 
     def leave(self, name: str, data: bytes) -> str:
         """Write a file for the parent; gives its digest."""

@@ -119,7 +119,7 @@ def _compile(task: Task) -> dict[str, Any]:
     task.phase("load")
     backend = task.backend_for(task.request["recipe"]["backend"])
     task.phase("build")
-    built = backend.build(task.request["recipe"], task.request["compiled"], task.log)
+    built = backend.build(task.request["recipe"], task.request["compiled"], task.log, task.step)
     task.phase("write")
     return {
         "engine": task.leave("engine", built.engine),

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -20,6 +25,7 @@ PHASES = {
     "end": "closing the log",
     "golden": "recording golden outputs",
 }
+_STEP: Final = re.compile(r"build: (?P<name>.*), (?P<done>\d+) of (?P<total>\d+)", re.DOTALL)
 
 
 @click.command("build")
@@ -35,11 +41,8 @@ def command(recipe: Path, site_path: Path | None, *, as_json: bool) -> None:
     from pellucid.app.site import open_site
 
     site = open_site(site_path)
-    if as_json:
-        outcome = app.build(site, recipe)
-    else:
-        with console(err=True).status("starting") as status:
-            outcome = app.build(site, recipe, lambda phase: status.update(PHASES.get(phase, phase)))
+    with _told(as_json=as_json) as progress:
+        outcome = app.build(site, recipe, progress)
     facts = outcome.facts
     value: dict[str, Any] = {
         "name": outcome.name,
@@ -60,14 +63,57 @@ def command(recipe: Path, site_path: Path | None, *, as_json: bool) -> None:
         ("package digest", outcome.package),
         ("engine", outcome.engine),
         ("build log", f"{outcome.log} ({facts['log']['messages']:,} messages)"),
-        (
-            "layers",
-            f"{len(facts['nodes'])} operations became {len(facts['layers'])}, {facts['fused_layers']} fused",
-        ),
+        ("layers", _layers(facts)),
+        *_measured(outcome.folder),
         ("ledger entry", outcome.entry),
         *[("note", note) for note in facts["notes"]],
+        ("label", outcome.folder / "label.html"),
         ("next", f"pellucid sign {outcome.folder}"),
     ]
     emit(
         value, lambda out: out.print(pairs(f"built {outcome.name} {outcome.version}", rows)), as_json=as_json
     )
+
+
+def _layers(facts: dict[str, Any]) -> str:
+    if facts.get("layers_reason"):
+        return f"not known: {facts['layers_reason']}"
+    return f"{len(facts['nodes'])} operations became {len(facts['layers'])}, {facts['fused_layers']} fused"
+
+
+def _measured(folder: Path) -> list[tuple[str, str]]:
+    """What the build measured of the graph's accuracy, in a line."""
+    try:
+        found = json.loads((folder / "accuracy.json").read_bytes())
+    except FileNotFoundError:
+        return []
+    words = [f"{found['samples']:,} rows within the gate"]
+    for key, name in (("top1", "top-1"), ("kl_mean", "KL mean"), ("psnr_db", "PSNR dB"), ("flips", "flips")):
+        if found.get(key) is not None:
+            words.append(f"{name} {found[key]}")
+    return [("accuracy", ", ".join(words)), ("measured on", found["measured_on"])]
+
+
+@contextmanager
+def _told(*, as_json: bool) -> Iterator[Callable[[str], None]]:
+    """Tells the phases of a build on a terminal's standard error, and the builder's own steps as a bar."""
+    if as_json or not sys.stderr.isatty():
+        yield lambda phase: None
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console(err=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def tell(phase: str) -> None:
+            step = _STEP.fullmatch(phase)
+            if step is None:
+                bar.update(task, description=PHASES.get(phase, phase), total=None)
+            else:
+                done, total = int(step["done"]), int(step["total"])
+                bar.update(task, description=f"building: {step['name']}", completed=done, total=total)
+
+        yield tell
