@@ -36,7 +36,7 @@ def preflight(
         raise UsageError("preflight: expected --recipe or --backend, got both")
     if target is not None and backend is None:
         raise UsageError("preflight: expected --backend with --target, got none")
-    raw, folder = read_file(model, "model"), model.resolve().parent
+    raw, folder = read_file(model, "model"), model.absolute().parent
     if recipe is not None:
         said = effective(parse_recipe(read_file(recipe, "recipe")))
         return [foresee(said, raw, folder, fit_buckets=False)]

@@ -104,9 +104,10 @@ def canonicalise(raw: bytes, recipe: Mapping[str, Any], folder: Path | None = No
         trail.tell("constants", {"ir_version": trail.model.ir_version})
     trail.tell("shapes", {"fixed": fix_shapes(trail.model, recipe.get("shapes") or {})})
     batched = verify_interface(trail.model, recipe)
-    given = onnx.ModelProto()
-    given.CopyFrom(trail.model)
     wanted = recipe.get("canonical") or {"opset": None, "fold": False}
+    given = onnx.ModelProto()
+    if wanted["opset"] is not None or wanted["fold"]:
+        given.CopyFrom(trail.model)
     notes = _opset(trail, wanted["opset"]) + _notes(trail.model)
     names_of.drop_comments(trail.model)
     trail.tell("comments", {})

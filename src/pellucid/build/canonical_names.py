@@ -114,7 +114,7 @@ def name_axes(model: onnx.ModelProto, inputs: list[onnx.ValueInfoProto], *, batc
     Exporters write ``?`` for axes they know nothing about, and a builder takes two of one name for
     equal. The first axis of all inputs is the batch and has one name.
     """
-    changed = model.SerializeToString(deterministic=True)
+    before = _axes(model)
     batch = _one_batch_name(model, inputs) if batched else ""
     for value in values_of(model.graph):
         for dimension in dimensions_of(value):
@@ -131,9 +131,13 @@ def name_axes(model: onnx.ModelProto, inputs: list[onnx.ValueInfoProto], *, batc
             is_batch = batched and axis == 0
             dimension.dim_param = batch if is_batch else unique(f"{value.name}_axis{axis}"[:180], taken)
             named.append(f"{value.name}[{axis}]: {dimension.dim_param}")
-    if not named and model.SerializeToString(deterministic=True) != changed:
+    if not named and _axes(model) != before:
         named.append("others")
     return named
+
+
+def _axes(model: onnx.ModelProto) -> list[bytes]:
+    return [d.SerializeToString() for value in values_of(model.graph) for d in dimensions_of(value)]
 
 
 def _one_batch_name(model: onnx.ModelProto, inputs: list[onnx.ValueInfoProto]) -> str:
