@@ -34,9 +34,14 @@ def read_frame(stream: BinaryIO) -> Any | None:
     (size,) = _LENGTH.unpack(head.ljust(_LENGTH.size, b"\xff"))
     if size > FRAME_MAX:
         raise FormatError(f"frame: expected at most {FRAME_MAX:,} bytes, got a length of {size:,}")
-    body = stream.read(size)
-    if len(body) != size:
-        raise FormatError(f"frame: expected {size:,} bytes, got {len(body):,}")
+    body = memoryview(bytearray(size))
+    got = 0
+    # into one buffer: pieces would be put together in memory as they happen to arrive, and a builder
+    # that orders by address would give other bytes on a busy machine
+    while got < size and (count := stream.readinto(body[got:])):  # type: ignore[attr-defined]
+        got += count
+    if got != size:
+        raise FormatError(f"frame: expected {size:,} bytes, got {got:,}")
     try:
         return msgspec.msgpack.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
