@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
 from pellucid.build import precision
 from pellucid.core import canonical
@@ -210,7 +212,8 @@ def test_onnxruntime_computes_with_integers(method: str) -> None:
     ]
     ranges = parse_ranges(canonical.encode(done.documents["calibration/ranges.json"]))
     assert (ranges.method, ranges.samples) == (method, 48)
-    assert {z for t in (*ranges.tensors, *ranges.weights) for z in t.zero_point} == {0}
+    assert {z for t in ranges.tensors for z in t.zero_point} == {128}
+    assert {z for w in ranges.weights for z in w.zero_point} == {0}
     assert [len(w.scale) for w in ranges.weights] == [8, 16, 10]
     for found in ranges.tensors:
         assert found.scale[0] == pytest.approx(max(map(abs, (*found.low, *found.high))) / 127, rel=1e-6)
@@ -233,6 +236,38 @@ def test_tensorrt_gets_the_form_that_it_takes() -> None:
     kinds = {t.name: t.data_type for t in graph_of(done.model).initializer}
     assert {kinds[name] for name in ("b1", "b2", "bf")} == {TensorProto.FLOAT}
     assert TensorProto.INT32 not in kinds.values()
+
+
+def test_both_forms_have_the_same_scales() -> None:
+    cpu, gpu = (
+        apply(digits_like(), recipe("int8", **b)).documents["calibration/ranges.json"] for b in ({}, RTX)
+    )
+    there = {t["tensor"]: t["scale"] for t in cpu["tensors"]}
+    assert {t["tensor"]: t["scale"] for t in gpu["tensors"]}.items() <= there.items()
+    assert gpu["weights"] == cpu["weights"]
+    assert {t["zero_point"] for t in gpu["tensors"]} == {0}
+
+
+def test_two_operators_that_read_one_tensor_both_get_integer_kernels() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["y"], name="first"),
+        helper.make_node("Gemm", ["y", "w", "b"], ["left"], name="left"),
+        helper.make_node("Gemm", ["y", "v", "b"], ["right"], name="right"),
+        helper.make_node("Max", ["left", "right"], ["z"], name="max"),
+    ]
+    draw = np.random.default_rng(5).standard_normal((2, 3, 3)).astype(np.float32)
+    raw = _model(nodes, {"w": draw[0], "v": draw[1], "b": np.ones(3, np.float32)})
+    done = apply(raw, recipe("int8", calibration={"data": "c.npz"}), npz(x=IMAGES[:, 0, 0, :3].copy()))
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    with tempfile.TemporaryDirectory() as scratch:
+        options.optimized_model_filepath = f"{scratch}/m.onnx"
+        ort.InferenceSession(done.model, options, providers=["CPUExecutionProvider"])
+        kernels = ops(Path(options.optimized_model_filepath).read_bytes())
+    assert sorted(k for k in kernels if k.startswith("Q") and k != "QuantizeLinear") == [
+        "QGemm", "QGemm", "QLinearMatMul",
+    ]  # fmt: skip
 
 
 def test_percentile_and_entropy_cut_what_is_rare() -> None:
@@ -461,14 +496,27 @@ def test_tensorrt_is_not_given_what_it_computes_otherwise(model: bytes, got: str
     assert apply(qdq(np.int8(0)), recipe("fp32", **RTX)).documents["precision.json"]["quantised"] == []
 
 
-def test_a_bias_that_was_quantised_is_named() -> None:
-    done = apply(digits_like(), recipe("int8"))  # the form for onnxruntime has INT32 biases
+def quantised_by_default(tmp_path: Path, **options: Any) -> bytes:
+    """What ONNX Runtime's own tool makes of the model, with the settings most people leave alone."""
+    batches = iter([{"image": IMAGES}])
+    reader = type("Reader", (CalibrationDataReader,), {"get_next": lambda self: next(batches, None)})
+    (tmp_path / "model.onnx").write_bytes(digits_like())
+    quantize_static(tmp_path / "model.onnx", tmp_path / "q.onnx", reader(), extra_options=options)
+    return (tmp_path / "q.onnx").read_bytes()
+
+
+def test_a_model_that_the_usual_tool_quantised_says_what_to_change(tmp_path: Path) -> None:
+    raw = quantised_by_default(tmp_path, QuantizeBias=False)  # asymmetric
+    with pytest.raises(PrecisionError, match=r"zero point of 0, got -?\d+: this builder") as error:
+        apply(raw, recipe("fp32", **RTX))
+    assert "ActivationSymmetric" in error.value.hint
+    raw = quantised_by_default(tmp_path, ActivationSymmetric=True, WeightSymmetric=True)  # its bias is INT32
     with pytest.raises(PrecisionError, match="got INT32, as a quantised bias has it") as error:
-        apply(done.model, recipe("fp32", **RTX))
+        apply(raw, recipe("fp32", **RTX))
     assert "QuantizeBias=False" in error.value.hint
     for kind in ("int8", "fp16"):
-        with pytest.raises(PrecisionError, match="expected a model in FP32, got 1"):
-            apply(done.model, recipe(kind))
-    kept = apply(done.model, recipe("fp32"))
-    assert kept.model == done.model
+        with pytest.raises(PrecisionError, match="expected a model in FP32, got 26"):
+            apply(raw, recipe(kind))
+    kept = apply(raw, recipe("fp32"))
+    assert kept.model == raw
     assert "came quantised with the model" in kept.notes[0]

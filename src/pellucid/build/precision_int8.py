@@ -2,8 +2,9 @@
 
 One scheme, in the two forms that the two builders take (measured): TensorRT quantises what goes into
 an operator and keeps its bias FP32, so that an activation behind it fuses; ONNX Runtime finds its
-integer kernels only where what comes out is quantised too and the bias is INT32. Weights and
-activations have the same scales in both. Source: spec/calibration.md, sections 4 to 6.
+integer kernels only where what comes out is quantised too, the bias is INT32 and activations are
+UINT8. Those are the same integers plus 128: values, scales and ranges are the same in both.
+Source: spec/calibration.md, sections 4 to 6.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from pellucid.core.calibration_ranges import (
 from pellucid.core.digest import sha256
 from pellucid.errors import FormatError, PrecisionError
 
+_SHIFT: Final = 128  # zero point of the same integers as UINT8
 OPSET_MIN: Final = 13  # DequantizeLinear has an axis from here on
 _REFUSALS: Final = (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError)
 
@@ -107,8 +109,8 @@ def scheme_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """The form that the recipe's builder takes."""
     is_ort = recipe["backend"] == "onnxruntime"
     return {
-        "activations": "int8 symmetric", "weights": "int8 symmetric", "bias": "int32" if is_ort else "fp32",
-        "outputs_quantised": is_ort,
+        "activations": "uint8 symmetric about 128" if is_ort else "int8 symmetric",
+        "weights": "int8 symmetric", "bias": "int32" if is_ort else "fp32", "outputs_quantised": is_ort,
     }  # fmt: skip
 
 
@@ -231,6 +233,9 @@ def _quantise(
             hint="fewer calibration.operators, or calibration.per_channel: false",
         ) from error
     done: onnx.ModelProto = quantizer.model.model
+    if scheme["activations"].startswith("uint8"):
+        _shift_activations(done)
+        _separate_weights(done)
     del done.metadata_props[:]
     done.producer_name, done.producer_version = model.producer_name, model.producer_version
     graph.sort_nodes(done)
@@ -242,6 +247,41 @@ def _quantise(
         )
     graph.verify(done, "precision: int8")
     return done
+
+
+def _shift_activations(model: onnx.ModelProto) -> None:
+    """The same integers as UINT8: where two operators read one tensor, INT8 keeps both from their kernels."""
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "QuantizeLinear":
+            zero = tensors[node.input[2]]
+            shifted = np.full(numpy_helper.to_array(zero).shape, _SHIFT, np.uint8)
+            zero.CopyFrom(numpy_helper.from_array(shifted, zero.name))
+
+
+def _separate_weights(model: onnx.ModelProto) -> None:
+    """A weight of its own for every operator: ONNX Runtime rewrites a shared one twice, and fails."""
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    makers = {node.output[0]: node for node in model.graph.node if node.op_type == "DequantizeLinear"}
+    taken: set[str] = set()
+    for node in list(model.graph.node):
+        for position, name in enumerate(node.input):
+            maker = makers.get(name)
+            if maker is None or maker.input[0] not in tensors:
+                continue
+            if name not in taken:
+                taken.add(name)
+                continue
+            copy, tag = onnx.NodeProto(), f"_of_{node.name}_{position}"
+            copy.CopyFrom(maker)
+            copy.name, copy.output[0] = copy.name + tag, name + tag
+            for part in (0, 2):  # the weight and its zero point
+                tensor = onnx.TensorProto()
+                tensor.CopyFrom(tensors[maker.input[part]])
+                tensor.name = copy.input[part] = tensor.name + tag
+                model.graph.initializer.append(tensor)
+            model.graph.node.append(copy)
+            node.input[position] = copy.output[0]
 
 
 def _quantised(model: onnx.ModelProto, operators: Sequence[str]) -> list[dict[str, Any]]:
