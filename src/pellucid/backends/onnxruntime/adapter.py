@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import onnxruntime as ort
 
-from pellucid.backends.onnxruntime import device, graph, options, preflight
+from pellucid.backends.onnxruntime import device, options
 from pellucid.backends.onnxruntime.log import Log
 from pellucid.backends.onnxruntime.session import REFUSALS, OrtSession, spec_of
 from pellucid.core.digest import sha256
@@ -75,6 +75,8 @@ class OnnxRuntimeBackend:
         }, spent
 
     def _facts(self, model: bytes, engine: bytes, placed: Mapping[str, str], lines: Log) -> dict[str, Any]:
+        from pellucid.backends.onnxruntime import graph  # needs onnx, which no one who serves needs
+
         source, built = graph.read(model), graph.read(engine)
         facts = map_layers(source.graph, built.graph)
         for layer in facts["layers"]:
@@ -99,6 +101,8 @@ class OnnxRuntimeBackend:
 
     def preflight(self, recipe: Mapping[str, Any], model: bytes, log: BuildLog) -> list[PreflightFinding]:
         """What the library would refuse of a graph: loaded without optimisation, not built."""
+        from pellucid.backends.onnxruntime import preflight
+
         return preflight.findings(recipe, model, log)
 
     def environment(self) -> dict[str, Any]:
@@ -126,6 +130,8 @@ def _timed_session(model: bytes, made: ort.SessionOptions) -> tuple[ort.Inferenc
     try:
         session = ort.InferenceSession(model, made, providers=options.PROVIDERS)
     except REFUSALS as error:
+        from pellucid.backends.onnxruntime import preflight
+
         raise ParseError(
             f"model: expected a graph that onnxruntime takes, got {error!s:.400}",
             hint=preflight.hint_for(str(error)),
