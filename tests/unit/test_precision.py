@@ -270,6 +270,19 @@ def test_two_operators_that_read_one_tensor_both_get_integer_kernels() -> None:
     ]  # fmt: skip
 
 
+def test_a_product_of_two_activations_stays_fp32() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"], name="weighted"),
+        helper.make_node("Transpose", ["x"], ["t"], name="turn"),
+        helper.make_node("MatMul", ["t", "y"], ["m"], name="attention"),
+        helper.make_node("MatMul", ["x", "m"], ["z"], name="again"),
+    ]
+    raw = _model(nodes, {"w": np.eye(3, dtype=np.float32)})
+    done = apply(raw, recipe("int8", calibration={"data": "c.npz"}), npz(x=IMAGES[:, 0, 0, :3].copy()))
+    assert [node["name"] for node in done.documents["precision.json"]["quantised"]] == ["weighted"]
+    assert [t["tensor"] for t in done.documents["calibration/ranges.json"]["tensors"]] == ["x", "y"]
+
+
 def test_percentile_and_entropy_cut_what_is_rare() -> None:
     rare = IMAGES.copy()
     rare[0, 0, 0, 0] = 1000

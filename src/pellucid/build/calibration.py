@@ -10,8 +10,10 @@ so that how rows were split over runs decides nothing. Source: spec/calibration.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +25,8 @@ from pellucid.errors import PrecisionError
 
 BINS: Final = 2048
 LEVELS: Final = 128
-ROWS_PER_RUN: Final = 32  # limit: activations of this many rows are in memory at once
+ROWS_PER_RUN: Final = 32  # limit: activations of this many rows are in memory at once,
+BYTES_PER_RUN: Final = 2**28  # and of fewer where they are larger than this
 _HALF: Final = 0.5  # how many values an empty step counts as
 _REFUSALS: Final = (RuntimeError, ValueError)
 
@@ -51,15 +54,16 @@ def calibrate(
     """
     names = sorted(tensors)
     session = _session(model, names)
-    seen = _extremes(_runs(session, names, chosen))
+    step = _rows_per_run(model, names) if chosen.batched else 1
+    seen = _extremes(_runs(session, names, chosen, step))
     if section["method"] == "minmax":
         return seen
-    histograms = _histograms(_runs(session, names, chosen), seen)
+    histograms = _histograms(_runs(session, names, chosen, step), seen)
     if section["method"] == "entropy":
         reach: Callable[[Any], int] = entropy_bin
     else:
         share = float(section["percentile"]) / 100
-        reach = lambda counts: percentile_bin(counts, share)  # noqa: E731
+        reach = partial(percentile_bin, share=share)
     return {name: _clipped(seen[name], *histograms[name], reach) for name in names}
 
 
@@ -82,9 +86,20 @@ def _session(model: onnx.ModelProto, names: Sequence[str]) -> ort.InferenceSessi
         ) from error
 
 
-def _runs(session: ort.InferenceSession, names: Sequence[str], chosen: Chosen) -> Iterator[dict[str, Any]]:
+def _rows_per_run(model: onnx.ModelProto, names: Sequence[str]) -> int:
+    values = {v.name: v for v in [*model.graph.input, *model.graph.value_info, *model.graph.output]}
+    row_bytes: int = sum(
+        4 * math.prod(max(d.dim_value, 1) for d in values[name].type.tensor_type.shape.dim)
+        for name in names
+        if name in values
+    )
+    return max(1, min(ROWS_PER_RUN, BYTES_PER_RUN // max(row_bytes, 1)))
+
+
+def _runs(
+    session: ort.InferenceSession, names: Sequence[str], chosen: Chosen, step: int
+) -> Iterator[dict[str, Any]]:
     """Values of the tensors, run by run; a graph without a batch axis takes one row a run."""
-    step = ROWS_PER_RUN if chosen.batched else 1
     for start in range(0, chosen.count, step):
         feed = {
             name: array[start : start + step] if chosen.batched else array[start]

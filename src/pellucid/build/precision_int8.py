@@ -93,7 +93,7 @@ def quantise(raw: bytes, recipe: Mapping[str, Any], files: Mapping[str, bytes]) 
         raise _refused("ranges, scales and zero points that follow from one another, got others")
     return Int8(
         quantised_model, graph.encode(prepared), make_manifest(chosen.described), make_ranges(found),
-        _quantised(quantised_model, section["operators"]), scheme, earlier is not None,
+        _quantised(quantised_model, _meant(prepared, section["operators"])), scheme, earlier is not None,
     )  # fmt: skip
 
 
@@ -169,10 +169,15 @@ def _candidates(model: onnx.ModelProto, operators: list[str]) -> list[str]:
     values = [*model.graph.input, *model.graph.value_info, *model.graph.output]
     floats = {v.name for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT}
     floats -= {tensor.name for tensor in model.graph.initializer}
-    beside = {
-        name for node in model.graph.node if node.op_type in operators for name in (*node.input, *node.output)
-    }
+    meant = set(_meant(model, operators))
+    beside = {name for n in model.graph.node if n.name in meant for name in (*n.input, *n.output)}
     return sorted(floats & beside)
+
+
+def _meant(model: onnx.ModelProto, operators: Sequence[str]) -> list[str]:
+    """Names of such operators that have weights; products of two activations stay FP32."""
+    weights = {t.name for t in model.graph.initializer if t.data_type == TensorProto.FLOAT}
+    return [n.name for n in model.graph.node if n.op_type in operators and weights & set(n.input)]
 
 
 # -- an artefact of an earlier package ------------------------------------------------------------
@@ -213,8 +218,7 @@ def _quantise(
 ) -> onnx.ModelProto:
     operators = sorted(section["operators"])
     options: dict[str, Any] = {
-        "ActivationSymmetric": True, "WeightSymmetric": True, "MatMulConstBOnly": True,
-        "QuantizeBias": scheme["bias"] == "int32",
+        "ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": scheme["bias"] == "int32",
     }  # fmt: skip
     if not scheme["outputs_quantised"]:
         options["OpTypesToExcludeOutputQuantization"] = operators
@@ -224,7 +228,7 @@ def _quantise(
     try:
         quantizer = QDQQuantizer(
             copy, section["per_channel"], False, QuantType.QInt8, QuantType.QInt8,
-            TensorsData(CalibrationMethod.MinMax, data), [], [], operators, options,
+            TensorsData(CalibrationMethod.MinMax, data), _meant(model, operators), [], operators, options,
         )  # fmt: skip
         quantizer.quantize_model()
     except _REFUSALS as error:
@@ -240,7 +244,7 @@ def _quantise(
     done.producer_name, done.producer_version = model.producer_name, model.producer_version
     graph.sort_nodes(done)
     graph.name_nodes(done)
-    if not _quantised(done, operators):
+    if not _quantised(done, _meant(model, operators)):
         raise PrecisionError(
             f"precision: int8: expected operators of {', '.join(operators)} with FP32 inputs, got none",
             hint="calibration.operators names what is quantised",
@@ -284,9 +288,10 @@ def _separate_weights(model: onnx.ModelProto) -> None:
             node.input[position] = copy.output[0]
 
 
-def _quantised(model: onnx.ModelProto, operators: Sequence[str]) -> list[dict[str, Any]]:
+def _quantised(model: onnx.ModelProto, meant: Sequence[str]) -> list[dict[str, Any]]:
     """Of what reads quantised values (a Relu between two operators may, too), the operators meant."""
-    return [node for node in quantised(model) if node["op"] in operators]
+    names = set(meant)
+    return [node for node in quantised(model) if node["name"] in names]
 
 
 def _scalar(value: Any) -> Any:
