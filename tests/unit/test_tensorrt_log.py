@@ -270,6 +270,8 @@ def test_a_hostile_name_in_the_dump_is_refused(name: str) -> None:
         "Name: a, LayerType: gemm, Inputs: " + "[" * 9 + "]" * 9 + ", Outputs: [], Metadata: ",
         "Name: a, LayerType: ge mm, Inputs: [], Outputs: [], Metadata: ",
         "Name: a, LayerType: gemm, Inputs: [], Outputs: [], Metadata: ghost",
+        "Name: a, LayerType: gemm, Inputs: [], Outputs: [], Metadata: [ONNX Layer: a]__b]",
+        "Name: a, LayerType: gemm, Inputs: [], Outputs: [], Metadata: [ONNX Layer: a]_b",
         layer("a", "gemm", inputs=tensor("x", "[1,y]")),
         layer("a", "gemm", inputs=tensor("x", "[" + "9" * 5000 + "]")),
     ],
@@ -277,6 +279,11 @@ def test_a_hostile_name_in_the_dump_is_refused(name: str) -> None:
 def test_a_line_outside_the_grammar_takes_the_whole_dump_with_it(line: str) -> None:
     with pytest.raises(ParseError):
         parse_layers(dump(LAYERS[1], line))
+
+
+def test_a_node_made_of_another_operator_keeps_its_name() -> None:
+    line = "Name: a, LayerType: gemm, Inputs: [], Outputs: [], Metadata: [ONNX Layer: n7]__gemm_from_conv1x1"
+    assert parse_layers(dump(line + "\x1f[ONNX Layer: n8]")).layers[0].onnx_layers == ("n7", "n8")
 
 
 @pytest.mark.parametrize("bindings", ["nothing", " Name: x", BINDING.format("x").replace("Input,", "Both,")])

@@ -51,7 +51,7 @@ class Layer:
 
     Attributes:
         printed_tactic: ``TacticName``, else ``TacticValue``, else ``""``, as printed.
-        onnx_layers: ONNX nodes the builder names for it, in its order, as printed.
+        onnx_layers: ONNX nodes the builder names for it, in its order, as printed in brackets.
     """
 
     name: str
