@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from generator.bucket import bucket_cases
+from generator.calibration import calibration_cases
 from generator.canonical import canonical_cases
 from generator.dsse import dsse_cases
 from generator.entry import entry_cases
@@ -28,6 +29,7 @@ FILES: dict[str, tuple[str, Callable[[], list[Case]]]] = {
     "note": ("signed notes and verifier keys, spec/note.md section 2", note_cases),
     "checkpoint": ("checkpoints, spec/note.md section 3", checkpoint_cases),
     "dsse": ("envelopes in Sigstore bundles, spec/note.md section 4", dsse_cases),
+    "calibration": ("rows, digests and decimals of a calibration, spec/calibration.md", calibration_cases),
     "entry": ("journal records to ledger entries, spec/canonical.md section 5", entry_cases),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,8 @@ import pytest
 
 from pellucid.core import canonical, dsse, entry, note, record
 from pellucid.core.bucket import bucket_for, place, slots_for
+from pellucid.core.calibration import samples_digest, select
+from pellucid.core.calibration_ranges import float32_text
 from pellucid.core.checkpoint import verify_checkpoint
 from pellucid.core.merkle.hashing import hash_leaf, root_of
 from pellucid.core.merkle.proof import verify_consistency, verify_inclusion
@@ -30,7 +33,7 @@ from pellucid.errors import NotFoundError, PellucidError
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
 Case = dict[str, Any]
-NAMES = ("canonical", "tensor", "bucket", "merkle", "note", "checkpoint", "dsse", "entry")
+NAMES = ("canonical", "tensor", "bucket", "merkle", "note", "checkpoint", "dsse", "calibration", "entry")
 
 
 def tensor(value: Case) -> Tensor:
@@ -163,6 +166,9 @@ RUNNERS: dict[tuple[str, str], Callable[[Case], Any]] = {
     ("checkpoint", "verify"): run_checkpoint,
     ("dsse", "pae"): lambda c: dsse.pae(c["payload_type"], bytes.fromhex(c["payload_hex"])).hex(),
     ("dsse", "verify"): lambda c: dsse.verify_bundle(c["bundle"].encode(), c["public_pem"].encode()).hex(),
+    ("calibration", "select"): lambda c: select(c["select"], len(c["values"]), c["values"]),
+    ("calibration", "samples"): lambda c: samples_digest(c["digests"]),
+    ("calibration", "decimal"): lambda c: float32_text(struct.unpack("<f", bytes.fromhex(c["hex"]))[0]),
     ("entry", "expand"): run_expand,
     ("entry", "commit"): lambda c: entry.commit(bytes.fromhex(c["key"]), bytes.fromhex(c["digest"])),
 }
