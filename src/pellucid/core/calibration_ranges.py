@@ -7,6 +7,7 @@ and the same library versions. Source: spec/calibration.md, sections 4 and 5; re
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +39,9 @@ def float32_text(value: float) -> str:
         raise FormatError(f"range: expected a finite binary32, got {value!r:.40}")
     for digits in range(1, 10):
         near = float(f"{value:.{digits}g}")
-        if abs(near) <= _FLOAT_MAX and _rounded(near) == value:
-            return repr(near)
+        with contextlib.suppress(OverflowError):  # too few digits of the largest number are one too large
+            if _rounded(near) == value:
+                return repr(near)
     return repr(value)
 
 
