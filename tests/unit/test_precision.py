@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -533,3 +534,19 @@ def test_a_model_that_the_usual_tool_quantised_says_what_to_change(tmp_path: Pat
     kept = apply(raw, recipe("fp32"))
     assert kept.model == raw
     assert "came quantised with the model" in kept.notes[0]
+
+
+def test_a_person_can_compute_a_sample_digest_as_the_specification_says(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "spec/calibration.md").read_text()
+    (snippet,) = re.findall(r"(?ms)^```python\n(.*?)^```$", page)
+    names: dict[str, Any] = {}
+    exec(snippet, names)
+    rows, kinds = IMAGES[:9, 0, 0, :4].copy(), np.arange(9, dtype=np.int64) % 8
+    (tmp_path / "c.npz").write_bytes(npz(amount=rows, kind=kinds))
+    done = apply(
+        MODELS["two_inputs"](), recipe("int8", calibration={"data": "c.npz"}), npz(amount=rows, kind=kinds)
+    )
+    manifest = done.documents["calibration/manifest.json"]
+    for sample in manifest["samples"]:
+        computed = names["sample_digest"](tmp_path / "c.npz", sample["index"], manifest["inputs"])
+        assert computed == sample["digest"]
