@@ -9,10 +9,10 @@ export ORT_DISABLE_TELEMETRY := 1
 export PYTHONDONTWRITEBYTECODE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help dev demo test ci check fix crash fuzz vectors docs bench judges lock clean
+.PHONY: help dev demo test ci check fix crash fuzz vectors docs bench bench-ledger bench-peers judges lock clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -66,8 +66,13 @@ vectors: $(VENV)/.installed-test ## write the vectors again; git must stay clean
 docs: $(VENV)/.installed-test ## write the generated reference pages again
 	@$(BIN)/python docs/generate.py
 
-bench: $(VENV)/.installed-test ## ratios with and without the ledger; writes bench/RESULTS.md
+bench: bench-ledger bench-peers ## ratios, half an hour on a quiet machine; writes bench/RESULTS.md
+
+bench-ledger: $(VENV)/.installed-test ## with and without the ledger
 	@$(BIN)/python bench/bench.py $(ARGS)
+
+bench-peers: $(VENV)/.installed-test ## beside Triton, MLServer, KServe, Mosec (ARGS=--install brings them)
+	@$(BIN)/python bench/compare.py $(ARGS)
 
 lock: ## write the hash-pinned locks again (needs uv)
 	@requirements/lock.sh

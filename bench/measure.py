@@ -81,9 +81,9 @@ def load(port: int, body: Path, connections: int, seconds: float) -> dict[str, f
     """One load in a process of its own; errors or answers other than 200 void it."""
     tool = wrk()
     if tool is None:
-        command = [sys.executable, str(HERE / "client.py"), "127.0.0.1", str(port), PATH, str(body)]
+        command = [sys.executable, str(HERE / "client.py"), str(port), PATH, str(body)]
         done = subprocess.run(
-            [*command, str(connections), "0", str(seconds)],
+            [*command, str(connections), str(seconds)],
             capture_output=True,
             text=True,
             check=True,
