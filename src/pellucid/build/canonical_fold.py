@@ -35,6 +35,7 @@ _LEFT_ALONE: Final = (  # by the library's own names
     "ReluQuantRewrite", "DoubleQDQPairsRemover", "ConstantFoldingDQ", "WhereDummyDq",
 )  # fmt: skip
 
+_CASTS: Final = ("InsertedPrecisionFreeCast_", "InsertedCast_")  # how the library names its own casts
 _REFUSALS: Final = (  # the binding's classes share no parent of their own
     "EPFail", "EngineError", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel",
     "NoSuchFile", "NotImplemented", "RuntimeException",
@@ -67,6 +68,7 @@ def fold(model: onnx.ModelProto) -> Folded | None:
     folded = onnx.load_model_from_string(_optimised(model.SerializeToString(deterministic=True)))
     if not folded.graph.node:
         return None
+    _verify_same_precision(model, folded)
     _verify_same_interface(model, folded)
     _verify_still_onnx(model, folded)
     # the library refines what it infers; what callers see stays what the model says
@@ -107,6 +109,15 @@ def _optimised(raw: bytes) -> bytes:
         except refusals() as error:
             raise NotTakenError(" ".join(str(error).split())[:300]) from error
         return path.read_bytes()
+
+
+def _verify_same_precision(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
+    """Where the library has no FP16 kernel it computes in FP32 and saves that: a step must not."""
+    given, made = (
+        {name for node in nodes_of(m.graph) for name in (node.name, *node.output)} for m in (before, after)
+    )
+    if any(name.startswith(_CASTS) for name in made - given):
+        raise NotTakenError("it has no kernels for the model's precision and would compute in another")
 
 
 def _verify_same_interface(before: onnx.ModelProto, after: onnx.ModelProto) -> None:

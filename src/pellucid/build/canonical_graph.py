@@ -18,6 +18,7 @@ import onnx.inliner
 from pellucid.build import canonical_names as names_of
 from pellucid.build.canonical_compare import compare
 from pellucid.build.canonical_fold import NotTakenError, fold
+from pellucid.build.canonical_foldable import nothing_to_fold
 from pellucid.build.canonical_interface import inputs_of, verify_interface
 from pellucid.build.canonical_names import nodes_of
 from pellucid.build.canonical_opset import (
@@ -174,6 +175,8 @@ def _opset(trail: _Trail, wanted: int | None) -> list[str]:
 def _fold(trail: _Trail, notes: list[str]) -> None:
     """Fold until nothing changes, so that a second canonicalisation has nothing left to do."""
     for _ in range(_ROUNDS_MAX):
+        if nothing_to_fold(trail.model):
+            break
         try:
             folded = fold(trail.model)
         except NotTakenError as error:
