@@ -111,7 +111,8 @@ def select(names: str) -> list[Contender]:
     asked = [name for name in names.split(",") if name]
     if unknown := sorted(set(asked) - set(CONTENDERS)):
         sys.exit(f"--servers: expected some of {', '.join(CONTENDERS)}, got {', '.join(unknown)}")
-    field, missing = [], []
+    field: list[Contender] = []
+    missing: list[Contender] = []
     for contender in (CONTENDERS[name] for name in asked or DEFAULT):
         (field if contender.is_here else missing).append(contender)
     if missing:

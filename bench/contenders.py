@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +25,6 @@ from pellucid.config import ServingSection
 from pellucid.core import strict_yaml
 from pellucid.testing.site import configure
 
-PORT: Final = 31900
 STOP_S: Final = (
     2.0  # an orderly stop waits until the ledger has taken in its backlog; the site is thrown away
 )
@@ -111,18 +112,28 @@ class Stable:
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(self._made.root, root)
         known = ServingSection.__struct_fields__
-        serving: dict[str, Any] = {"port": PORT, "workers": contender.workers}
-        serving |= {"grpc_port": PORT + 1} if "grpc_port" in known else {}
+        port = free_ports()
+        serving: dict[str, Any] = {"port": port, "workers": contender.workers}
+        serving |= {"grpc_port": port + 1} if "grpc_port" in known else {}
         serving |= {"shared_memory": True} if "shared_memory" in known else {}
         ledger = {"record": MODES[contender.mode]}
         configure(open_site(root), serving={k: v for k, v in serving.items() if k in known}, ledger=ledger)
         command = [sys.executable, "-m", "pellucid", "serve", "--site", str(root), "--json"]
         environment = {"ORT_DISABLE_TELEMETRY": "1"}
         home = self.scratch / "homes" / contender.name
-        return Server(contender.name, command, home, PORT, environment, self.cpus, STOP_S)
+        return Server(contender.name, command, home, port, environment, self.cpus, STOP_S)
 
     def forget(self, contender: Contender) -> None:
         shutil.rmtree(self.scratch / "sites" / contender.name, ignore_errors=True)
+
+
+def free_ports() -> int:
+    """A port for HTTP; the next one, for gRPC, is free as well."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first, contextlib.suppress(OSError):
+            port: int = first.getsockname()[1]
+            with socket.create_server(("127.0.0.1", port + 1)):
+                return port
 
 
 def make_site(root: Path, models: Path, wanted: Sequence[str]) -> Site:
@@ -137,7 +148,7 @@ def make_site(root: Path, models: Path, wanted: Sequence[str]) -> Site:
         generator = np.random.default_rng(1)
         rows = generator.random((VALIDATION_ROWS[name], *sample.shape[1:])).astype("<f4")
         input_name = json.loads((models / f"{name}.json").read_bytes())["inputs"][0]["name"]
-        np.savez(folder / "validation.npz", **{input_name: rows})
+        np.savez(folder / "validation.npz", allow_pickle=False, **{input_name: rows})
         (folder / "meaning.json").write_text(json.dumps(MODELS[name].meaning))
         recipe = {
             "name": name, "version": "1.0.0", "backend": "onnxruntime", "target": "cpu",

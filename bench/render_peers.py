@@ -44,7 +44,7 @@ def gather(result: dict[str, Any]) -> tuple[dict[Key, Values], dict[Key, Values]
 
 
 def median(values: Values, name: str) -> float:
-    return statistics.median(load[name] for load in values.values())
+    return float(statistics.median(load[name] for load in values.values()))
 
 
 def ratio(values: Values, other: Values | None, name: str = "per_s") -> str:

@@ -78,7 +78,8 @@ class Model:
         for name, size in self.biases.items():
             built.graph.initializer.append(_tensor(name, np.zeros(size)))
         onnx.checker.check_model(built, full_check=True)
-        return built.SerializeToString(deterministic=True)
+        written: bytes = built.SerializeToString(deterministic=True)
+        return written
 
 
 MODELS: Final = {
