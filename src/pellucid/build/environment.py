@@ -7,7 +7,6 @@ Whatever is not known is null with a reason. Source: spec/package.md, section 10
 from __future__ import annotations
 
 import getpass
-import importlib.metadata
 import os
 import platform
 import re
@@ -64,9 +63,16 @@ def loaded_packages() -> list[dict[str, str]]:
     for folder in dict.fromkeys(sys.path):
         for info in sorted(Path(folder).glob("*.dist-info")) if folder else []:
             if not loaded.isdisjoint(_modules_of(info)):
-                distribution = importlib.metadata.Distribution.at(info)
-                found.setdefault(distribution.name, distribution.version)
+                said = _headers_of(info)
+                found.setdefault(said["Name"], said["Version"])
     return [{"name": name, "version": found[name]} for name in sorted(found)]
+
+
+def _headers_of(info: Path) -> dict[str, str]:
+    """Name and version of a distribution; the library's own way loads a reader of e-mail."""
+    head = (info / "METADATA").read_text("utf-8", "replace").partition("\n\n")[0]
+    fields = (line.partition(":") for line in head.splitlines())
+    return {"Name": "", "Version": ""} | {name: value.strip() for name, _, value in fields}
 
 
 def _modules_of(info: Path) -> set[str]:

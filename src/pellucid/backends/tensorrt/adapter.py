@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pellucid.backends.tensorrt import device, graph, options, preflight, profiles, session
+from pellucid.backends.tensorrt import device, graph, options, profiles, session
 from pellucid.backends.tensorrt.facts import read_facts
 from pellucid.backends.tensorrt.library import Library
 from pellucid.backends.tensorrt.log import Messages, hint_for, make_logger
@@ -89,6 +89,8 @@ class TensorRtBackend:
 
     def preflight(self, recipe: Mapping[str, Any], model: bytes, log: BuildLog) -> list[PreflightFinding]:
         """What the library would refuse of a graph: parsed, not built."""
+        from pellucid.backends.tensorrt import preflight  # needs all of onnx, which no build needs
+
         return preflight.findings(self._library, recipe, model, log)
 
     def environment(self) -> dict[str, Any]:

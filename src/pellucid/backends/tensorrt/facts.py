@@ -10,9 +10,7 @@ import resource
 from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, Final
-
-import onnx
+from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.backends.tensorrt.library import Library
 from pellucid.core.tensorrt_dump import DUMP_START
@@ -20,6 +18,9 @@ from pellucid.core.tensorrt_layers import Layer, LayerTensor
 from pellucid.core.tensorrt_log import LogFacts, Said, parse_log
 from pellucid.errors import BuildError, ParseError
 from pellucid.ports import LogLine
+
+if TYPE_CHECKING:
+    import onnx
 
 DEFERRED: Final = "deferred to run time: the GPU picks its library kernels when it loads the engine"
 MEASURED: Final = "measured on this GPU at build time"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from pellucid.backends.tensorrt.onnx_types import ModelProto, TensorProto
 from pellucid.core.tensor import TensorSpec
 from pellucid.errors import ParseError, PrecisionError
+
+if TYPE_CHECKING:
+    import onnx
 
 TYPES: Final = {  # the library's word -> the protocol's
     "BOOL": "BOOL", "UINT8": "UINT8", "INT8": "INT8", "INT32": "INT32", "INT64": "INT64", "HALF": "FP16",
@@ -18,7 +21,7 @@ _ONNX: Final = {
     "BOOL": "BOOL", "UINT8": "UINT8", "INT8": "INT8", "INT32": "INT32", "INT64": "INT64", "FLOAT16": "FP16",
     "BFLOAT16": "BF16", "FLOAT": "FP32", "DOUBLE": "FP64",
 }  # fmt: skip
-_DOUBLE: Final = onnx.TensorProto.DOUBLE
+_DOUBLE: Final = TensorProto.DOUBLE
 SHAPES_HINT: Final = "make them constants at export, or build with onnxruntime"
 DOUBLE_HINT: Final = "TensorRT computes FP64 as FP32 without a word: export the model in FP32"
 
@@ -32,7 +35,7 @@ def read(model: bytes) -> onnx.ModelProto:
     if not model:
         raise ParseError("model: expected ONNX, got an empty file")
     try:
-        return onnx.load_model_from_string(model)
+        return ModelProto.FromString(model)
     except DecodeError as error:
         raise ParseError(f"model: expected ONNX, got {error!s:.200}") from error
 
@@ -115,7 +118,7 @@ def _specs(trt: Any, values: Any, tensors: list[Any], kind: str) -> tuple[Tensor
     for value in values:
         tensor = by_name[value.name]
         number = value.type.tensor_type.elem_type
-        expected = _ONNX.get(onnx.TensorProto.DataType.Name(number), "another type")
+        expected = _ONNX.get(TensorProto.DataType.Name(number), "another type")
         got = TYPES.get(trt.DataType(tensor.dtype).name, "another type")
         if got != expected:
             raise PrecisionError(f"{kind}: {value.name!r:.80}: expected {expected}, got {got}")
