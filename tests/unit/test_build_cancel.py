@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,7 @@ def test_other_threads_leave_the_signals_alone() -> None:
 
 _PARENT = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from pellucid.build.child import run_child
 run_child({entry!r}, None, Path({scratch!r}), timeout_s=300,
@@ -131,3 +134,23 @@ def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
     parent.wait(30)
     parent.stdout.close()
     assert is_gone(pid)
+
+
+def test_a_request_reaches_every_child_that_works_at_the_time(tmp_path: Path) -> None:
+    """Golden cases run in two processes at once."""
+    spoke = threading.Barrier(2)
+
+    def on_frame(frame: object) -> None:
+        if frame != "heard" and spoke.wait(60) == 0:
+            stop.request()
+
+    def child(name: str) -> Ended:
+        scratch = tmp_path / name
+        scratch.mkdir()
+        return run_child(LISTENS, None, scratch, timeout_s=60, on_frame=on_frame)
+
+    with Stop() as stop, ThreadPoolExecutor(1) as pool:
+        other = pool.submit(contextvars.copy_context().run, child, "other")
+        for ended in (child("mine"), other.result()):
+            assert (ended.code, ended.reason, ended.frames[1]) == (0, "cancelled", "heard")
+            assert is_gone(ended.frames[0])

@@ -30,8 +30,7 @@ class Stop:
     def __init__(self, grace_s: float = GRACE_S) -> None:
         self.requested = False
         self._grace_s = grace_s
-        self._ask: Callable[[], None] | None = None
-        self._kill: Callable[[], None] | None = None
+        self._told: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self._timer: threading.Timer | None = None
         self._before: dict[signal.Signals, Any] = {}
         self._token: Token[Stop | None] | None = None
@@ -54,7 +53,7 @@ class Stop:
     def request(self) -> None:
         """Ask for the end; the second time, do not wait for it."""
         is_first, self.requested = not self.requested, True
-        if self._ask is None or self._kill is None:
+        if not self._told:
             return
         if is_first:
             self._tell()
@@ -62,24 +61,31 @@ class Stop:
             self._kill()
 
     def _tell(self) -> None:
-        assert self._ask is not None
-        assert self._kill is not None
-        self._ask()
+        for ask, _ in list(self._told):
+            ask()
         self._timer = threading.Timer(self._grace_s, self._kill)
         self._timer.daemon = True
         self._timer.start()
 
+    def _kill(self) -> None:
+        for _, kill in list(self._told):
+            kill()
+
     @contextmanager
     def told(self, ask: Callable[[], None], kill: Callable[[], None]) -> Iterator[None]:
-        """While inside, a request calls ``ask`` and after the grace ``kill``; one made before, at once."""
-        self._ask, self._kill = ask, kill
+        """While inside, a request calls ``ask`` and after the grace ``kill``; one made before, at once.
+
+        Several may be inside at a time, each from a thread of its own.
+        """
+        mine = (ask, kill)
+        self._told.append(mine)
         try:
             if self.requested:
                 kill()
             yield
         finally:
-            self._ask = self._kill = None
-            if self._timer is not None:
+            self._told.remove(mine)
+            if self._timer is not None and not self._told:
                 self._timer.cancel()
                 self._timer = None
 

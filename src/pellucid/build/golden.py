@@ -6,7 +6,9 @@ Never a person's data: drawn from a seed, or from a file the recipe names for th
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+import contextvars
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
@@ -87,20 +89,28 @@ def record(
     backend: str,
     engine: bytes,
     recipe: Mapping[str, Any],
+    *,
+    at_once: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
     """Run every case in two fresh processes; keeps those whose bits repeat.
 
     Without a device that the engine runs on there are no cases, and the document says why.
 
+    Args:
+        at_once: Both processes at the same time; not where they would share one GPU's memory.
+
     Returns:
         The golden document, and what a reader should know.
     """
     batches = [batch for _, batch in cases]
+
+    def run() -> list[list[Tensor]]:
+        return isolated.infer(backend, engine, recipe, batches).outputs
+
     try:
-        first = isolated.infer(backend, engine, recipe, batches).outputs
+        first, second = _both(run) if at_once else (run(), run())
     except DeviceUnavailableError as error:
         return {"cases": [], "reason": error.message}, [f"golden: no case recorded: {error.message}"]
-    second = isolated.infer(backend, engine, recipe, batches).outputs
     kept = [
         {"bucket": bucket, "inputs": _texts(batch), "outputs": _texts(outputs)}
         for (bucket, batch), outputs, again in zip(cases, first, second, strict=True)
@@ -109,6 +119,14 @@ def record(
     left_out = len(cases) - len(kept)
     notes = [f"golden: {left_out} of {len(cases)} cases do not repeat and are left out"] if left_out else []
     return {"cases": kept}, notes
+
+
+def _both(run: Callable[[], list[list[Tensor]]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+    """Two runs at the same time; a request to end the build reaches both."""
+    with ThreadPoolExecutor(1, thread_name_prefix="golden") as pool:
+        other = pool.submit(contextvars.copy_context().run, run)
+        mine = run()
+    return mine, other.result()
 
 
 def _texts(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:

@@ -239,7 +239,10 @@ def _golden(
     from pellucid.build import golden
 
     cases = _golden_cases(recipe, inputs, compiled.result)
-    return golden.record(cases, job.isolated, recipe.backend, compiled.files["engine"], effective(recipe))
+    on_cpu = said["device"] is not None and said["device"]["kind"] == "cpu"
+    return golden.record(
+        cases, job.isolated, recipe.backend, compiled.files["engine"], effective(recipe), at_once=on_cpu
+    )
 
 
 def _golden_cases(
