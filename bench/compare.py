@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ HERE: Final = Path(__file__).resolve().parent
 # model, form, connections, seconds
 Load = tuple[str, str, tuple[int, ...], float]
 FULL: Final[tuple[Load, ...]] = (
-    ("mlp30", "json", (1, 4, 8, 16, 64), 1), ("mlp30", "binary", (1, 8, 64), 1),
+    ("mlp30", "json", (1, 8, 16, 64), 1), ("mlp30", "binary", (1, 8, 64), 1),
     ("mlp30", "grpc", (1, 8, 64), 1), ("mlp30", "shm", (8,), 1),
     ("cnn32", "json", (1, 8, 64), 1), ("cnn32", "binary", (8,), 1), ("cnn32", "grpc", (8,), 1),
     ("img224", "json", (1,), 2), ("img224", "binary", (1, 8, 64), 1), ("img224", "grpc", (8,), 1),
@@ -51,7 +51,7 @@ QUICK: Final[tuple[Load, ...]] = (
     ("mlp30", "shm", (8,), 1), ("img224", "binary", (8,), 1),
 )  # fmt: skip
 # model, form; at a share of the highest rate of this server in this round
-OPEN: Final = (("mlp30", "json"), ("cnn32", "json"), ("img224", "binary"))
+OPEN: Final = (("mlp30", "json"), ("img224", "binary"))
 WARM: Final = (("mlp30", "json"), ("cnn32", "json"), ("img224", "binary"))
 BASE: Final = ("pellucid-off", "pellucid", "triton", "mlserver", "kserve", "mosec")
 DEFAULT: Final = (*BASE, "pellucid-durable", "pellucid-again", "pellucid-x2", "triton-x2")
@@ -95,14 +95,13 @@ def main() -> None:
         result = about(chosen, field, Path(scratch))
         stable = Stable(Path(scratch), Path(scratch) / "models", chosen.server_cpus, wanted)
         asks = {key: a for key, a in loads.prepare(stable.models).items() if key[0] in wanted}
+        result["commands"] = commands(stable, field)  # who cannot be set up ends the run here
         for number in range(chosen.rounds):
             for contender in field if number % 2 == 0 else reversed(field):
                 result["rounds"].append({"round": number + 1} | measure(stable, contender, asks, chosen))
                 tell(result["rounds"][-1])
             result["took_s"] = round(time.monotonic() - began, 1)
             (chosen.out / "peers.json").write_text(json.dumps(result, indent=1) + "\n")
-        result["commands"] = commands(stable, field)
-    (chosen.out / "peers.json").write_text(json.dumps(result, indent=1) + "\n")
     print(report.write(chosen.out))
 
 
@@ -137,6 +136,7 @@ def about(chosen: argparse.Namespace, field: list[Contender], scratch: Path) -> 
         "servers": {c.name: c.title for c in field},
         "forms": {c.name: list(c.forms) for c in field},
         "versions": {name: peer.asked_for(name) for name in sorted(names)},
+        "clients": loads.COMMANDS,
         "tools": {name: version(name) for name in ("wrk", "h2load")},
         "rounds": [],
     }  # fmt: skip
@@ -158,6 +158,7 @@ def measure(
     """One server's part of a round."""
     got: dict[str, Any] = {"server": contender.name, "closed": [], "open": [], "void": []}
     spoken = {key: ask for key, ask in asks.items() if key[1] in contender.forms}
+    began = time.monotonic()
     server = stable.server(contender)
     with running(server, got, asks):
         got["memory"] = server.memory()
@@ -169,9 +170,11 @@ def measure(
             for connections in counts if (model, form) in spoken else ():
                 ask = spoken[model, form]
                 closed(server, ask, stable.models, connections, seconds, chosen, got)
-        opened(server, spoken, chosen, got)
+        shares = () if chosen.quick else OPEN if contender.is_full else OPEN[:1]
+        opened(server, spoken, shares, chosen, got)
         got["memory_after"] = server.memory()
     stable.forget(contender)
+    got["took_s"] = round(time.monotonic() - began, 1)
     return got
 
 
@@ -209,12 +212,15 @@ def closed(
         got["closed"].append(what | result)
 
 
-def opened(server: Server, spoken: loads.Asks, chosen: argparse.Namespace, got: dict[str, Any]) -> None:
+def opened(
+    server: Server, spoken: loads.Asks, shares: Sequence[tuple[str, str]], chosen: argparse.Namespace,
+    got: dict[str, Any],
+) -> None:  # fmt: skip
     """Open loops: at one rate for all, then at a share of what this server did at best in this round."""
     wanted = [("fixed", "mlp30", "json", chosen.open_rate)] if ("mlp30", "json") in spoken else []
-    for model, form in OPEN:
+    for model, form in shares:
         rates = [c["per_s"] for c in got["closed"] if (c["model"], c["form"]) == (model, form)]
-        if rates and not chosen.quick:
+        if rates:
             wanted.append(("share", model, form, chosen.open_share * max(rates)))
     for kind, model, form, rate in wanted:
         try:
@@ -245,7 +251,10 @@ def commands(stable: Stable, field: list[Contender]) -> dict[str, str]:
 
 def tell(got: dict[str, Any]) -> None:
     best = max((c["per_s"] for c in got["closed"]), default=0.0)
-    print(f"round {got['round']} {got['server']}: up to {best:,.0f}/s", file=sys.stderr)
+    print(
+        f"round {got['round']} {got['server']}: up to {best:,.0f}/s, took {got['took_s']:.0f} s",
+        file=sys.stderr,
+    )
     for line in got["void"]:
         print(f"  VOID {line}", file=sys.stderr)
 

@@ -115,7 +115,7 @@ class Stable:
         port = free_ports()
         serving: dict[str, Any] = {"port": port, "workers": contender.workers}
         serving |= {"grpc_port": port + 1} if "grpc_port" in known else {}
-        serving |= {"shared_memory": True} if "shared_memory" in known else {}
+        serving |= {"shared_memory": True} if "shm" in contender.forms else {}
         ledger = {"record": MODES[contender.mode]}
         configure(open_site(root), serving={k: v for k, v in serving.items() if k in known}, ledger=ledger)
         command = [sys.executable, "-m", "pellucid", "serve", "--site", str(root), "--json"]

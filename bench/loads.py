@@ -21,6 +21,12 @@ from peers.process import Server
 HERE: Final = Path(__file__).parent
 Asks = dict[tuple[str, str], Ask]
 OPEN_CONNECTIONS: Final = 64
+COMMANDS: Final = {
+    "closed loop over HTTP": "wrk -t1 -cN -dSs --latency -s bench/post.lua URL -- BODY [LENGTH OF JSON HEAD]",
+    "closed loop over gRPC": "h2load -t1 -cN -m1 -DS -d BODY -H 'content-type: application/grpc' "
+    "-H 'te: trailers' --log-file=LOG URL",
+    "open loop": f"python bench/client.py PORT PATH BODY {OPEN_CONNECTIONS} S --rate R --warm 0.3",
+}
 
 
 def prepare(models: Path) -> Asks:

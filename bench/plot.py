@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-WIDTH, HEIGHT = 760, 400
-LEFT, RIGHT, TOP, BOTTOM = 70, 220, 42, 48
+WIDTH, HEIGHT = 790, 400
+LEFT, RIGHT, TOP, BOTTOM = 70, 250, 42, 48
 COLOURS: Final = (
     "#0b6e4f", "#1f9d76", "#7fc8a9", "#b5179e", "#d95f02", "#e8a33d", "#2b6cb0", "#7b8fd6", "#8c564b",
     "#6b7280",

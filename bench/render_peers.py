@@ -290,6 +290,7 @@ def _how(result: dict[str, Any]) -> list[str]:
     told = result.get("commands", {})
     for name, title in result["servers"].items():
         lines.append(f"| {title} | {', '.join(result['forms'][name])} | `{told.get(name, '')}` |")
+    lines += ["", *(f"- {what}: `{line}`" for what, line in result["clients"].items())]
     versions = "; ".join(f"{name}: {', '.join(found)}" for name, found in result["versions"].items())
     tools = ", ".join(result["tools"].values())
     libraries = ", ".join(f"{name} {found}" for name, found in machine["libraries"].items())
