@@ -127,7 +127,7 @@ class Batcher:
         try:
             self._recorder.close_call(self._closer.expire(call, error, self._wall()))
             call.closed = True
-            self.statistics.failed(self._now() - call.started)
+            self.statistics.fail(self._now() - call.started)
         except PellucidError as worse:
             call.queued, error = isinstance(worse, LedgerHaltedError), worse
         self._recorder.after_durable(partial(self._release, [(call, error)]))
@@ -221,20 +221,19 @@ class Batcher:
     def _count_up(
         self, done: Done, started: int, execution: Execution, now: int, ran: int, closed_ns: int
     ) -> None:
-        queued = total = answered = rows = 0
+        statistics = self.statistics
+        queued = rows = 0
         for call, outcome in done:
             rows += call.parsed.rows
             queued += started - call.decoded
             if type(outcome) is Answer:
-                answered += 1
-                total += now - call.started
+                statistics.answered += 1
+                statistics.answered_ns += now - call.started
             else:
-                self.statistics.failed(now - call.started)
-        if answered:
-            self.statistics.succeeded(total, answered)
+                statistics.fail(now - call.started)
         if execution.error is None:
             stages = (execution.input_ns, execution.infer_ns, now - ran)
-            self.statistics.executed(rows, len(done), queued, stages, closed_ns)
+            statistics.executed(rows, len(done), queued, stages, closed_ns)
 
     def _release(self, done: Done) -> None:
         """Called when the promised durability is reached, from any thread."""

@@ -123,18 +123,23 @@ def build_request(
     ordered = match_inputs(items, signature)
     data: list[Tensor] = [read_input(item, spec, signature, binary) for item, spec in ordered]
     binary.finish()
-    wanted = _wanted(head, parameters, signature, binary.regions)
+    classes = places = None
+    if signature.every_output and "outputs" not in head and "binary_data_output" not in parameters:
+        outputs = signature.every_output
+    else:
+        wanted = _wanted(head, parameters, signature, binary.regions)
+        outputs, classes, places = wanted.outputs, wanted.classes, wanted.places
     return InferRequest(
         request_id or None,
         subject or None,
         _in_model_order(data, signature),
         row_count(data, signature),
-        wanted.outputs,
-        literals=parameters.get("nonfinite") == "literal",
-        from_json=not binary.used,
-        classes=wanted.classes,
-        places=wanted.places,
-        timeout_us=timeout_us,
+        outputs,
+        parameters.get("nonfinite") == "literal",
+        not binary.used,
+        classes,
+        places,
+        timeout_us,
     )
 
 
@@ -161,8 +166,6 @@ class _Wanted:
 def _wanted(
     head: dict[str, Any], parameters: dict[str, Any], signature: Signature, regions: Regions
 ) -> _Wanted:
-    if signature.every_output and "outputs" not in head and "binary_data_output" not in parameters:
-        return _Wanted(signature.every_output)
     everywhere = flag_of(parameters, "binary_data_output", "request")
     if "outputs" not in head or head["outputs"] == []:
         found = _Wanted(tuple([(position, everywhere) for position in range(len(signature.outputs))]))

@@ -16,7 +16,6 @@ from pellucid.serving.request import InferRequest
 from pellucid.serving.shared_memory import Place
 
 _encode: Final = msgspec.json.Encoder().encode
-NO_PLACES: Final[dict[int, Place]] = {}
 
 
 def render_answer(
@@ -30,11 +29,11 @@ def render_answer(
     described: list[dict[str, Any]] = []
     tail: list[bytes] = []
     elsewhere: list[tuple[Place, bytes]] = []
-    places = request.places or NO_PLACES
+    places = request.places
     for position, binary in request.outputs:
         tensor = outputs[position]
         item: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-        if position in places:
+        if places and position in places:
             elsewhere.append(put(tensor, places[position]))  # stock clients want no parameters then
         elif binary:
             data = bytes(tensor.data)

@@ -18,7 +18,7 @@ from pellucid.serving.inputs import BinaryTail
 from pellucid.serving.members import SHARED
 from pellucid.serving.model import Signature
 from pellucid.serving.request import InferRequest, build_request
-from pellucid.serving.response import NO_PLACES, put
+from pellucid.serving.response import put
 from pellucid.serving.shared_memory import Place, Regions
 
 FIELDS: Final = {
@@ -138,7 +138,7 @@ def render(
     answer = InferResponse(model_name=model, model_version=version, id=request.id or "")
     answer.parameters["pellucid-call"].string_param = call
     elsewhere: list[tuple[Place, bytes]] = []
-    places = request.places or NO_PLACES
+    places = request.places or {}
     for position, _ in request.outputs:
         tensor = outputs[position]
         answer.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
