@@ -163,7 +163,14 @@ def test_bytes_that_are_no_text_get_a_clear_answer(door: Door):
 
 
 CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD)
-SMUGGLED = post(GOOD)  # what comes behind must never be taken for a request of its own
+# what comes behind must never be taken for a request of its own
+SMUGGLED = post(GOOD[:-1] + b', "id": "smuggled"}')
+
+
+def assert_nothing_was_smuggled(door: Door) -> None:
+    assert "smuggled" not in [call.personal.get("request_id") for call in door.recorder.calls()]
+
+
 FRAMING: dict[str, bytes] = {
     "OIP-037 length and chunked": post(
         b"0\r\n\r\n", "content-length: 5", "transfer-encoding: chunked", close=False
@@ -244,19 +251,16 @@ CHUNKS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", CHUNKS)
 def test_broken_chunks_are_answered_with_400_closed_and_reach_no_model(door: Door, name: str):
-    before = len(door.recorder.calls())
     got = door.talk(post(CHUNKS[name], "transfer-encoding: chunked", close=False) + SMUGGLED)
     assert [status for status, _, _ in got] == [400]
     assert got[0][1]["connection"] == "close"
-    made = door.recorder.calls()[before:]
-    assert "answered" not in [call.outcome for call in made]
+    assert_nothing_was_smuggled(door)
 
 
 @pytest.mark.parametrize("name", FRAMING)
 def test_ambiguous_framing_is_answered_with_400_and_closed(door: Door, name: str):
-    before = len(door.recorder.calls())
     got = door.talk(FRAMING[name] + SMUGGLED)
-    assert len(door.recorder.calls()) == before  # nothing reached a model, not even to be refused
+    assert_nothing_was_smuggled(door)
     assert [status for status, _, _ in got] == [400]
     assert got[0][1]["connection"] == "close"
     assert "expected" in json.loads(got[0][2])["error"]
