@@ -91,7 +91,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ]  # fmt: skip
     repository = MemoryRepository({"spare": lambda: echo_model("spare"), "echo": echo_model})
     limits = Limits(body_max_bytes=100_000, refusals_burst=10_000)
-    plane = make_plane(models, recorder, limits, repository=repository, regions=Regions(shm))
+    plane = make_plane(models, recorder, limits, repository=repository, regions=Regions(shm, 100_000))
     repository.pool = plane.pool
     with running(plane) as port:
         yield Server(port, recorder, shm)
@@ -936,6 +936,26 @@ def test_oip_103_places_that_are_none(server: Server, segment: Path, name: str):
     assert reply.status == status, reply.body
     assert_recorded(server, before, reply)
     assert segment.read_bytes() == bytes(64)
+
+
+def test_oip_103_limits_hold_before_anything_is_read(server: Server):
+    with (server.shm / "huge").open("wb") as sparse:
+        sparse.truncate(2**40)
+    assert register(server, "huge", key="huge", byte_size=2**40).status == 200
+    item = {"name": "x", "shape": [1, 1], "datatype": "BYTES"}
+    reply = server.ask(
+        "POST",
+        "/v2/models/words/infer",
+        json.dumps(
+            {"inputs": [item | shared(shared_memory_region="huge", shared_memory_byte_size=2**40)]}
+        ).encode(),
+    )
+    assert reply.status == 413
+    assert "at most 100,000 bytes" in reply.json["error"]
+    reply = shared_call(server, given=shared(shared_memory_region="huge", shared_memory_byte_size=2**40))
+    assert reply.status == 400
+    assert "expected 12 bytes" in reply.json["error"]
+    assert server.ask("POST", region("huge", "unregister")).status == 200
 
 
 def test_oip_103_a_region_cut_short_is_an_error_and_no_end(server: Server, segment: Path):

@@ -327,7 +327,7 @@ def make_plane(site: Site, recorder: SiteRecorder, report: Callable[[str], None]
         clock=clock,
         limits=limits,
         repository=repository if settings.model_control == "explicit" else None,
-        regions=Regions() if settings.shared_memory else None,
+        regions=Regions(inputs_max_bytes=limits.body_max_bytes) if settings.shared_memory else None,
     )
 
 

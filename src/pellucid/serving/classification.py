@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -58,7 +59,7 @@ def _best(tensor: Tensor, row: list[Any], wanted: int, labels: Sequence[str]) ->
             f"output {tensor.name!r:.80}: expected values that can be ordered, got NaN",
             hint="ask for the output without classification, as binary",
         )
-    order = sorted(range(len(row)), key=lambda index: (-row[index], index))[:wanted]
+    order = heapq.nsmallest(wanted, range(len(row)), key=lambda index: (-row[index], index))
     return [_text(row[index], index, labels).encode() for index in order]
 
 

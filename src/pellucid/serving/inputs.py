@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pellucid.core.tensor import Tensor, TensorSpec, datatype, element_count, pack_json, verify_tensor
-from pellucid.errors import FormatError, TensorError
+from pellucid.errors import FormatError, LimitError, TensorError
 from pellucid.serving.members import NO_PARAMETERS, SHARED, kind_of, parameters_of
 from pellucid.serving.model import PLANS_MAX, Plan, Signature, make_plan
 from pellucid.serving.shared_memory import NoRegions, Regions
@@ -59,7 +59,10 @@ def read_input(item: dict[str, Any], spec: TensorSpec, signature: Signature, bin
                     f"{_subject(spec)}: expected one of data, binary_data_size and a shared memory region, "
                     "got both"
                 )
-            data = (binary.shared if shared else binary.next)(parameters, _subject(spec))
+            if shared:
+                data = binary.shared(parameters, spec, plan)
+            else:
+                data = binary.next(parameters, _subject(spec))
             return verify_tensor(Tensor(spec.name, spec.datatype, plan.shape, data))
     if "data" not in item:
         raise TensorError(f"{_subject(spec)}: expected data, got none")
@@ -139,17 +142,28 @@ def row_count(tensors: list[Tensor], signature: Signature) -> int:
 class BinaryTail:
     """The bytes that are not JSON: behind the head, taken in the order of the inputs, or in regions."""
 
-    __slots__ = ("has_length", "position", "regions", "rest", "used")
+    __slots__ = ("has_length", "position", "regions", "rest", "taken", "used")
 
     def __init__(self, rest: Body | None, has_length: bool, regions: Regions | None = None) -> None:
         self.rest, self.has_length, self.position, self.used = rest or b"", has_length, 0, False
-        self.regions = regions or _NO_REGIONS
+        self.regions, self.taken = regions or _NO_REGIONS, 0
 
-    def shared(self, parameters: dict[str, Any], subject: str) -> bytes:
-        """A copy of what lies in the region that the parameters name."""
-        place = self.regions.place(parameters, subject)
-        self.used = True
-        return place.region.read(place.offset, place.byte_size, subject)
+    def shared(self, parameters: dict[str, Any], spec: TensorSpec, plan: Plan) -> bytes:
+        """A copy of what lies in the region that the parameters name; nothing is read that cannot fit."""
+        place, size = self.regions.place(parameters, _subject(spec)), datatype(spec.datatype).itemsize
+        if size and place.byte_size != plan.count * size:
+            raise TensorError(
+                f"{_subject(spec)}: expected {plan.count * size:,} bytes for {spec.datatype} "
+                f"{list(plan.shape)}, got {place.byte_size:,}"
+            )
+        self.used, self.taken = True, self.taken + place.byte_size
+        if self.taken > self.regions.inputs_max_bytes:
+            raise LimitError(
+                f"{_subject(spec)}: expected at most {self.regions.inputs_max_bytes:,} bytes of inputs in "
+                f"shared memory, got {self.taken:,}",
+                hint="raise serving.body_max_bytes",
+            )
+        return place.region.read(place.offset, place.byte_size, _subject(spec))
 
     def next(self, parameters: dict[str, Any], subject: str) -> bytes:
         size = parameters["binary_data_size"]

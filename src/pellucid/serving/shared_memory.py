@@ -103,10 +103,15 @@ class Place:
 
 
 class Regions:
-    """Regions by name. Lives on the event loop's thread; one process knows only its own."""
+    """Regions by name. Lives on the event loop's thread; one process knows only its own.
 
-    def __init__(self, root: Path = ROOT) -> None:
-        self._root = root
+    Args:
+        root: Where objects are found.
+        inputs_max_bytes: Inputs of one call that lie in regions, added up: as much as a body may have.
+    """
+
+    def __init__(self, root: Path = ROOT, inputs_max_bytes: int = 16 * 2**20) -> None:
+        self._root, self.inputs_max_bytes = root, inputs_max_bytes
         self._regions: dict[str, Region] = {}
 
     def register(self, name: str, members: Mapping[str, Any]) -> Region:
