@@ -553,6 +553,42 @@ def test_while_stopping_it_is_not_serving_and_calls_are_refused():
     assert [call.outcome for call in recorder.calls()] == ["refused"]
 
 
+def test_streams_and_watches_that_only_wait_do_not_delay_a_stop_and_calls_in_flight_are_answered():
+    import queue
+    import threading
+    import time
+
+    gate = threading.Event()
+    plane, recorder, door = slow(gate)
+    waiting: Any = queue.Queue()
+    with running(plane, [door]) as http:
+        client = Client(door.port, http, recorder, plane, Path())
+        stub = health_pb2_grpc.HealthStub(client.channel)
+        watched = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
+        stream = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
+        idle = stream(iter(waiting.get, None), timeout=60)
+        runs = client.channel.unary_unary(f"/{SERVICE}/ModelInfer").future
+        flying = runs(infer().SerializeToString(), timeout=60)
+        wait_for(lambda: plane.pool.waiting == 1)
+
+        def when_it_stops() -> None:
+            assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            gate.set()
+
+        watcher = threading.Thread(target=when_it_stops)
+        watcher.start()
+        began = time.monotonic()
+    assert time.monotonic() - began < 10  # far below the grace of 30 s
+    assert flying.result(1)
+    watcher.join(TIMEOUT_S)
+    waiting.put(None)
+    for each in (watched, idle):
+        with pytest.raises(grpc.RpcError):
+            list(each)
+    assert [call.outcome for call in recorder.calls()] == ["answered"]
+
+
 def test_a_fault_of_ours_is_internal_and_the_number_is_closed(
     client: Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):

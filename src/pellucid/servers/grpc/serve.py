@@ -32,6 +32,7 @@ FRAME_MAX: Final = 2**20  # limit: a message over the body's limit by less than 
 STREAMS_MAX: Final = 1_024  # limit: RPCs at once on one connection
 METADATA_MAX: Final = 32_768  # limit: as the headers of the HTTP door
 IDLE_S: Final = 75  # as the HTTP door
+FLUSH_S: Final = 0.5  # limit: how long answers that are made may take to leave at a stop
 _FAULT: Final = "server: expected an answer, got a fault of its own"
 Method = Callable[[Any, Any], Awaitable[bytes]]
 
@@ -67,6 +68,7 @@ class GrpcDoor:
         self._host, self.port, self._shared = host, port, shared
         self._server: Any = None
         self._health: Any = None
+        self._service: Service | None = None
         self._plane: Dataplane | None = None
         self._telling: set[asyncio.Task[None]] = set()
 
@@ -104,7 +106,8 @@ class GrpcDoor:
             UnavailableError: The address is taken or not ours.
         """
         self._plane, server = plane, grpc.aio.server(options=self._options(plane.limits.body_max_bytes))
-        server.add_generic_rpc_handlers((Service(plane).handler(answer_faults),))
+        self._service = Service(plane)
+        server.add_generic_rpc_handlers((self._service.handler(answer_faults),))
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         host = f"[{self._host}]" if ":" in self._host else self._host
@@ -132,10 +135,18 @@ class GrpcDoor:
 
     async def close(self, grace_s: float) -> None:
         """Refuse new RPCs, let those in flight finish, and be gone."""
-        if self._server is not None:
-            await self._health.enter_graceful_shutdown()
-            await self._server.stop(grace_s)
-            self._server = None
+        server, loop = self._server, asyncio.get_running_loop()
+        if server is None or self._service is None:
+            return
+        self._server = None
+        await self._health.enter_graceful_shutdown()
+        stopping = asyncio.ensure_future(server.stop(grace_s))
+        until = loop.time() + grace_s
+        while self._service.busy and loop.time() < until and not stopping.done():
+            await asyncio.sleep(0.005)
+        # streams and watches that only wait would hold the stop for all of its grace
+        await server.stop(FLUSH_S)
+        await stopping
 
     def _options(self, body_max: int) -> list[tuple[str, int]]:
         return [

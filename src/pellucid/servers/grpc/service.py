@@ -29,10 +29,14 @@ RETRY_MS: Final = "1000"
 
 
 class Service:
-    """Answers RPCs; stateless but for the data plane."""
+    """Answers RPCs; stateless but for the data plane.
+
+    Attributes:
+        busy: Messages being answered now; a stream that waits for its client's next one is not.
+    """
 
     def __init__(self, plane: Dataplane) -> None:
-        self._plane = plane
+        self._plane, self.busy = plane, 0
 
     def handler(self, guard: Callable[[Method], Method]) -> Any:
         """What a ``grpc.aio`` server takes in; ``guard`` wraps each method against faults of ours."""
@@ -48,12 +52,15 @@ class Service:
         self, row: tuple[Any, Callable[[Dataplane, Any], Awaitable[Any]]], raw: bytes, context: Context
     ) -> bytes:
         kind, answer = row
+        self.busy += 1
         try:
             told = await answer(self._plane, read_message(kind, raw))
         except RefusedError as error:
             await context.abort(error.code, str(error))
         except PellucidError as error:
             await _abort(context, error)
+        finally:
+            self.busy -= 1
         done: bytes = told.SerializeToString()
         return done
 
@@ -62,6 +69,7 @@ class Service:
     async def infer(self, raw: bytes, context: Context) -> bytes:
         """One inference call, recorded whatever happens."""
         call = await self._accept(context)
+        self.busy += 1
         try:
             try:
                 answer = await self._run(call, raw, context)
@@ -70,15 +78,18 @@ class Service:
             context.set_trailing_metadata((("pellucid-call", answer.call), ("pellucid-trace", answer.trace)))
             return answer.body
         finally:
+            self.busy -= 1
             self._plane.abandon(call)
 
     async def stream(self, messages: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         """Inference calls one after the other; an error is an answer, and the stream goes on."""
         async for raw in messages:
             call = await self._accept(context)
+            self.busy += 1
             try:
                 told = await self._streamed(call, raw, context)
             finally:
+                self.busy -= 1
                 self._plane.abandon(call)
             yield told
 
