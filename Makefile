@@ -9,7 +9,7 @@ export ORT_DISABLE_TELEMETRY := 1
 export PYTHONDONTWRITEBYTECODE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help dev demo test ci check fix crash fuzz vectors docs bench bench-ledger bench-peers judges lock clean
+.PHONY: help dev demo test ci check fix crash fuzz vectors docs proto bench bench-ledger bench-peers judges lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -65,6 +65,10 @@ vectors: $(VENV)/.installed-test ## write the vectors again; git must stay clean
 
 docs: $(VENV)/.installed-test ## write the generated reference pages again
 	@$(BIN)/python docs/generate.py
+
+proto: $(VENV)/.installed-test ## compile the gRPC messages again
+	@cd src/pellucid/servers/_generated && \
+	  $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --descriptor_set_out=inference.binpb inference.proto
 
 bench: bench-ledger bench-peers ## ratios, half an hour on a quiet machine; writes bench/RESULTS.md
 

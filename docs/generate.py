@@ -70,17 +70,18 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 def errors() -> str:
     from pellucid import errors as tree
+    from pellucid.servers.grpc.statuses import STATUSES as GRPC
     from pellucid.servers.http.statuses import STATUSES
 
     rows = ["# Errors\n\nOne tree; each door has one table. Messages read `subject: expected X, got Y`.\n\n"]
-    rows.append("| error | code | exit | HTTP | when |\n|---|---|---|---|---|\n")
+    rows.append("| error | code | exit | HTTP | gRPC | when |\n|---|---|---|---|---|---|\n")
     classes = [c for _, c in inspect.getmembers(tree, inspect.isclass)]
     for kind in sorted(classes, key=lambda c: [k.__name__ for k in reversed(c.__mro__)]):
         when = (kind.__dict__.get("__doc__") or "").strip().splitlines()
         indent = "&nbsp;&nbsp;" * (len(kind.__mro__) - 4)
         rows.append(
             f"| {indent}`{kind.__name__}` | `{kind.code}` | {kind.exit_code} | {STATUSES[kind]} "
-            f"| {when[0] if when else ''} |\n"
+            f"| {GRPC[kind].name} | {when[0] if when else ''} |\n"
         )
     return "".join(rows)
 

@@ -11,8 +11,9 @@ lock() { # file without ending, Python version, more options
 for name in standard tensorrt-rtx demo test dev; do
   lock "$name" 3.11 "$@"
 done
-lock judges/manifests 3.11 "$@"
-lock judges/model-signing 3.11 "$@"
+for name in kserve manifests model-signing schemathesis tritonclient; do
+  lock "judges/$name" 3.11 "$@"
+done
 lock judges/aics-tlog 3.12 "$@"
 lock judges/tensorrt-10 3.11 "$@"
 lock judges/tensorrt-11 3.11 "$@"

@@ -61,21 +61,29 @@ class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The data plane's door and limits.
 
     Attributes:
+        grpc_port: Where gRPC is answered, on the same address; 0 takes a free port, -1 leaves it out.
         models: Packages to load: paths relative to the site.
-        workers: Serving processes behind the port, each with its own epoch and journal.
+        workers: Serving processes behind the ports, each with its own epoch and journal.
         batch_delay_us: How long a call may wait for company; 0: only what arrives together.
         nonfinite: ``refuse`` or ``allow`` NaN and infinities in binary inputs; the policy may
             only be stricter.
+        model_control: ``none``, or ``explicit``: clients may load and unload models. Nobody is asked
+            who they are yet, so only where every client may.
+        shared_memory: Clients of this host may name objects of ``/dev/shm`` to read inputs from and
+            write outputs to, with this server's rights.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
+    grpc_port: int = 8001
     models: list[str] = []
     workers: int = 1
     body_max_bytes: int = 64 * 2**20
     batch_delay_us: int = 0
     nonfinite: str = "refuse"
     queue_max: int = 1024
+    model_control: str = "none"
+    shared_memory: bool = False
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,6 +124,7 @@ sinks = []                  # beside the operators' log that the policy names: [
 [serving]
 host = "127.0.0.1"
 port = 8000
+grpc_port = 8001            # the same protocol over gRPC; -1 leaves it out
 models = []                 # packages to load, for example ["packages/credit-v1.0.0-....tar.gz"]
 """
 
@@ -149,6 +158,14 @@ def _check(config: Config) -> None:
         raise ConfigError(f"keys: expected roles {', '.join(ROLES)}, got {', '.join(unknown)}")
     _one_of("ledger.record", config.ledger.record, RECORD_MODES)
     _one_of("serving.nonfinite", config.serving.nonfinite, ("refuse", "allow"))
+    _one_of("serving.model_control", config.serving.model_control, ("none", "explicit"))
+    if config.serving.workers > 1 and (
+        config.serving.model_control != "none" or config.serving.shared_memory
+    ):
+        raise ConfigError(
+            f"serving.workers: expected 1 with model_control or shared_memory, got {config.serving.workers}",
+            hint="a client's request reaches one worker only, and the others would not know",
+        )
     ranges: list[tuple[str, float, float, float]] = [
         ("ledger.flush_ms", config.ledger.flush_ms, 1, 10_000),
         ("ledger.in_flight_max", config.ledger.in_flight_max, 1, 2**20),
@@ -160,6 +177,7 @@ def _check(config: Config) -> None:
         ("ledger.refusals_per_s", config.ledger.refusals_per_s, 1, 10**6),
         ("serving.workers", config.serving.workers, 1, 64),
         ("serving.port", config.serving.port, 0, 65_535),
+        ("serving.grpc_port", config.serving.grpc_port, -1, 65_535),
         ("serving.body_max_bytes", config.serving.body_max_bytes, 2**10, 2**40),
         ("serving.batch_delay_us", config.serving.batch_delay_us, 0, 10**6),
         ("serving.queue_max", config.serving.queue_max, 1, 2**20),

@@ -1,8 +1,8 @@
-"""kill -9 of the server and of its sequencer, each 20 times, under load, at random moments.
+"""kill -9 of the server and of its sequencer, each 20 times, under load over HTTP and gRPC.
 
-After each kill the server is started again over what is left. At the end every reply that a client
-holds has exactly one call entry, whose commitments open to what was sent and what came back; every
-number is closed exactly once; the ledger is whole.
+The moments are random. After each kill the server is started again over what is left. At the end every
+reply that a client holds has exactly one call entry, whose commitments open to what was sent and what
+came back; every number is closed exactly once; the ledger is whole.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from pellucid.app.ledger import check_ledger, ledger_vkey, open_ledger, settle
@@ -27,6 +28,7 @@ from pellucid.app.site import Site, open_site
 from pellucid.core.entry import decode_outputs, is_opening, output_digest, parse_entry
 from pellucid.core.tensor import Tensor, row_digest
 from pellucid.ledger.complete import complete
+from pellucid.servers.grpc.messages import SERVICE, message_class
 from pellucid.testing.server import ServerProcess
 from pellucid.testing.site import configure, make_site
 
@@ -40,11 +42,16 @@ Held = tuple[list[float], list[float]]
 class Load:
     """Clients that call until told to stop, and remember every whole reply."""
 
-    def __init__(self, port: int, seed: int) -> None:
-        self.port, self.held, self.broken = port, dict[str, Held](), 0
+    def __init__(self, server: ServerProcess, seed: int) -> None:
+        self.port, self.held, self.broken = server.port, dict[str, Held](), 0
+        self.over_grpc = 0
+        self._grpc = f"127.0.0.1:{server.ready['beside']['grpc']}"
         self._stop, self._some = threading.Event(), threading.Semaphore(0)
         self._threads = [
-            threading.Thread(target=self._run, args=(random.Random(f"{seed}/{i}"),)) for i in range(CLIENTS)
+            threading.Thread(
+                target=self._run_grpc if i % 3 == 2 else self._run, args=(random.Random(f"{seed}/{i}"),)
+            )
+            for i in range(CLIENTS)
         ]
         for thread in self._threads:
             thread.start()
@@ -72,17 +79,46 @@ class Load:
             finally:
                 connection.close()
 
+    def _run_grpc(self, generator: random.Random) -> None:
+        request, reply = message_class("ModelInferRequest"), message_class("ModelInferResponse")
+        given = {"name": "features", "datatype": "FP32", "shape": [1, 20]}
+        with grpc.insecure_channel(self._grpc, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            infer = channel.unary_unary(
+                f"/{SERVICE}/ModelInfer", request.SerializeToString, reply.FromString
+            ).with_call
+            while not self._stop.is_set():
+                values = draw(generator)
+                raw = struct.pack("<20f", *values)
+                message = request(model_name="credit", inputs=[given], raw_input_contents=[raw])
+                try:
+                    answer, told = infer(message, timeout=30)
+                except grpc.RpcError:
+                    self.broken += 1
+                    if self._stop.wait(0.001):
+                        return
+                    continue
+                scores = list(struct.unpack("<2f", answer.raw_output_contents[0]))
+                self.over_grpc += 1
+                self._hold(dict(told.trailing_metadata())["pellucid-call"], values, scores)
+
+    def _hold(self, key: str, values: list[float], scores: list[float]) -> None:
+        assert key not in self.held, f"two replies carry {key}"
+        self.held[key] = values, scores
+        self._some.release()
+
     def _call(self, connection: http.client.HTTPConnection, generator: random.Random) -> None:
-        values = [struct.unpack("<f", struct.pack("<f", generator.gauss(0, 1)))[0] for _ in range(20)]
+        values = draw(generator)
         item = {"name": "features", "shape": [1, 20], "datatype": "FP32", "data": values}
         connection.request("POST", "/v2/models/credit/infer", json.dumps({"inputs": [item]}))
         reply = connection.getresponse()
         raw = reply.read()
         if reply.status == 200:
-            key = reply.headers["pellucid-call"]
-            assert key not in self.held, f"two replies carry {key}"
-            self.held[key] = values, json.loads(raw)["outputs"][0]["data"]
-            self._some.release()
+            self._hold(reply.headers["pellucid-call"], values, json.loads(raw)["outputs"][0]["data"])
+
+
+def draw(generator: random.Random) -> list[float]:
+    """Features that FP32 holds exactly."""
+    return [struct.unpack("<f", struct.pack("<f", generator.gauss(0, 1)))[0] for _ in range(20)]
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +132,10 @@ def test_kill_9_under_load(made: Site, tmp_path: Path, mode: str):
     site = configure(open_site(tmp_path / "site"), ledger={"record": mode, "rotate_s": 0.5})
     seed = random.randrange(2**32)
     print("seed", seed)
-    dice, held = random.Random(seed), dict[str, Held]()
+    dice, held, over_grpc = random.Random(seed), dict[str, Held](), 0
     for number in range((KILLS + 1) // 2):  # the two modes share the kills
         server = ServerProcess(site.root).start()
-        load = Load(server.port, seed + number)
+        load = Load(server, seed + number)
         try:
             load.wait_for(dice.randrange(1, 40))
             # the sequencer dies before its server (which starts it again) or after it
@@ -114,8 +150,10 @@ def test_kill_9_under_load(made: Site, tmp_path: Path, mode: str):
             load.end()
         assert not held.keys() & load.held.keys()
         held |= load.held
+        over_grpc += load.over_grpc
     server = ServerProcess(site.root).start()
     assert server.stop() == 0
+    assert over_grpc
     assert_all_there(site, held)
 
 

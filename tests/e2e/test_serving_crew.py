@@ -18,6 +18,7 @@ import pytest
 from pellucid.app.ledger import check_ledger, ledger_vkey, open_ledger, settle
 from pellucid.app.site import Site, open_site
 from pellucid.core.entry import parse_entry
+from pellucid.errors import ConfigError
 from pellucid.ledger.complete import complete
 from pellucid.testing.server import ServerProcess, serving
 from pellucid.testing.site import configure, make_site
@@ -134,6 +135,37 @@ def test_workers_end_with_their_parent_and_lose_nothing(site: Site) -> None:
         server.kill()
     assert all(ended(pid) for pid in [*server.ready["workers"], server.ready["sequencer"]])
     judged(site, keys)
+
+
+def test_workers_share_the_port_of_grpc(site: Site) -> None:
+    import grpc
+
+    from pellucid.servers.grpc.messages import SERVICE, message_class
+
+    given = {"name": "features", "datatype": "FP32", "shape": [1, 20]}
+    message = message_class("ModelInferRequest")(
+        model_name="credit", inputs=[given], raw_input_contents=[bytes(80)]
+    ).SerializeToString()
+    keys: list[str] = []
+    with serving(site.root) as server:
+        address = f"127.0.0.1:{server.ready['beside']['grpc']}"
+        for _ in range(64):  # connections are shared out by a hash: as many as it takes
+            with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+                infer = channel.unary_unary(f"/{SERVICE}/ModelInfer").with_call
+                _, told = infer(message, timeout=30)
+                keys.append(dict(told.trailing_metadata())["pellucid-call"])
+            if len(sources(keys)) == 2:
+                break
+        assert len(sources(keys)) == 2
+    judged(site, keys)
+
+
+def test_one_worker_only_where_clients_change_what_all_would_have_to_know(site: Site) -> None:
+    base = {"workers": 2, "model_control": "none", "shared_memory": False}
+    for settings in ({"model_control": "explicit"}, {"shared_memory": True}):
+        with pytest.raises(ConfigError, match=r"serving\.workers: expected 1"):
+            configure(site, serving=base | settings)
+        configure(site, serving=base | settings | {"workers": 1})
 
 
 def test_a_site_that_admits_nothing_does_not_start(site: Site) -> None:

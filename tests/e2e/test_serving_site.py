@@ -287,6 +287,46 @@ def test_epochs_follow_each_other_and_a_refused_package_stops_the_start(site: Si
     assert sorted(epochs) == [(n, phase) for n in (1, 2, 3) for phase in ("closed", "open")]
 
 
+def ask(server: ServerProcess, path: str, body: bytes = b"") -> tuple[int, Any]:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
+        connection.request("POST", path, body)
+        reply = connection.getresponse()
+        raw = reply.read()
+        return reply.status, json.loads(raw) if raw else None
+
+
+def test_loading_and_unloading_are_entries_and_a_refused_load_leaves_what_was_served(site: Site):
+    site = configure(site, serving={"model_control": "explicit", "grpc_port": -1})
+    (archive,) = (site.root / "packages").glob("*.tar.gz")
+    model = "/v2/repository/models/credit"
+    with serving(site.root) as server:
+        assert server.ready["beside"] == {}
+        assert ask(server, "/v2/models/credit/infer", infer_body([0.1] * 20))[0] == 200
+        assert ask(server, f"{model}/load") == (200, None)  # again, under the eyes of its callers
+        assert ask(server, "/v2/models/credit/infer", infer_body([0.1] * 20))[0] == 200
+        assert ask(server, f"{model}/unload") == (200, None)
+        status, told = ask(server, "/v2/models/credit/infer", infer_body([0.1] * 20))
+        assert (status, "no available versions" in told["error"]) == (404, True)
+        assert ask(server, f"{model}/load") == (200, None)
+        whole = archive.read_bytes()
+        archive.write_bytes(whole[:-200])
+        assert ask(server, f"{model}/load")[0] == 422
+        archive.unlink()
+        assert ask(server, f"{model}/load")[0] == 404
+        archive.write_bytes(whole)
+        assert ask(server, "/v2/repository/models/nope/load")[0] == 404
+        assert ask(server, "/v2/models/credit/infer", infer_body([0.1] * 20))[0] == 200
+        assert [m["state"] for m in ask(server, "/v2/repository/index")[1]] == ["READY"]
+    assert_ledger_holds(site)
+    entries = entries_of(site)
+    kinds = [e.type for e in entries if e.type in ("load", "unload", "load.refused")]
+    assert kinds == ["load", "load", "unload", "load", "load.refused"]
+    (unload,) = (e for e in entries if e.type == "unload")
+    assert (unload.data["model"], unload.data["version"]) == ("credit", "1.0.0")
+    outcomes = [e.data["outcome"] for e in entries if e.type == "call"]
+    assert outcomes == ["answered", "answered", "refused", "answered"]
+
+
 def test_the_sequencer_is_started_again_when_it_dies(site: Site):
     import os
     import signal

@@ -162,6 +162,15 @@ def test_bytes_that_are_no_text_get_a_clear_answer(door: Door):
     assert "UTF-8" in json.loads(body)["error"]
 
 
+CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD)
+# what comes behind must never be taken for a request of its own
+SMUGGLED = post(GOOD[:-1] + b', "id": "smuggled"}')
+
+
+def assert_nothing_was_smuggled(door: Door) -> None:
+    assert "smuggled" not in [call.personal.get("request_id") for call in door.recorder.calls()]
+
+
 FRAMING: dict[str, bytes] = {
     "OIP-037 length and chunked": post(
         b"0\r\n\r\n", "content-length: 5", "transfer-encoding: chunked", close=False
@@ -169,18 +178,89 @@ FRAMING: dict[str, bytes] = {
     "OIP-037 two lengths": post(GOOD, f"content-length: {len(GOOD)}", "content-length: 3", close=False),
     "OIP-037 length no number": post(GOOD, "content-length: abc", close=False),
     "OIP-037 negative length": post(GOOD, "content-length: -1", close=False),
-    "OIP-037 chunk size no number": post(b"zz\r\n", "transfer-encoding: chunked", close=False),
     "OIP-037 unknown transfer coding": post(GOOD, "transfer-encoding: gzip", close=False),
     "not HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     "line folded header": b"GET /v2 HTTP/1.1\r\nhost: x\r\n folded\r\n\r\n",
     "space before colon": b"GET /v2 HTTP/1.1\r\nhost : x\r\n\r\n",
     "NUL in header": b"GET /v2 HTTP/1.1\r\nhost: x\0y\r\n\r\n",
+    "chunked and length, turned round": post(
+        CHUNKED, "transfer-encoding: chunked", f"content-length: {len(CHUNKED)}", close=False
+    ),
+    "the same length twice": post(
+        GOOD, f"content-length: {len(GOOD)}", f"content-length: {len(GOOD)}", close=False
+    ),
+    "a list of lengths": post(GOOD, f"content-length: {len(GOOD)}, {len(GOOD)}", close=False),
+    "a length with a sign": post(GOOD, f"content-length: +{len(GOOD)}", close=False),
+    "a length in hex": post(GOOD, f"content-length: 0x{len(GOOD):x}", close=False),
+    "an empty length": post(GOOD, "content-length: ", close=False),
+    "a length beyond 64 bits": post(GOOD, f"content-length: {2**64 + 1}", close=False),
+    **{
+        f"transfer-encoding {value!r}": post(CHUNKED, f"transfer-encoding:{value}", close=False)
+        for value in (
+            " xchunked",
+            " chunked, chunked",
+            " gzip, chunked",
+            " chunked, identity",
+            " identity",
+            ' "chunked"',
+            " \x0bchunked",
+            " chunked;q=1",
+            " ",
+        )
+    },
+    "transfer-encoding twice": post(
+        CHUNKED, "transfer-encoding: chunked", "transfer-encoding: chunked", close=False
+    ),
+    "transfer-encoding and a space": post(CHUNKED, "transfer-encoding : chunked", close=False),
+    "chunked in HTTP/1.0": post(CHUNKED, "transfer-encoding: chunked", close=False).replace(
+        b"HTTP/1.1", b"HTTP/1.0"
+    ),
+    "line folded value": post(GOOD, "x: a\r\n b", close=False),
+    "line folded with a tab": post(GOOD, "x: a\r\n\tb", close=False),
+    "line folded transfer-encoding": post(CHUNKED, "transfer-encoding:\r\n chunked", close=False),
+    "bare line feeds": b"GET /v2 HTTP/1.1\nhost: x\n\n",
+    "one bare line feed": b"GET /v2 HTTP/1.1\r\nhost: x\ny: z\r\n\r\n",
+    "bare carriage return": b"GET /v2 HTTP/1.1\r\nhost: x\ry: z\r\n\r\n",
+    "no host": b"GET /v2 HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /v2 HTTP/1.1\r\nhost: x\r\nhost: x\r\n\r\n",
+    "a host that is a list": b"GET /v2 HTTP/1.1\r\nhost: x, y\r\n\r\n",
+    "a host with a user": b"GET /v2 HTTP/1.1\r\nhost: a@x\r\n\r\n",
+    "a header without a colon": b"GET /v2 HTTP/1.1\r\nhost: x\r\nabc\r\n\r\n",
+    "a header without a name": b"GET /v2 HTTP/1.1\r\nhost: x\r\n: abc\r\n\r\n",
+    "a space in a name": b"GET /v2 HTTP/1.1\r\nhost: x\r\na b: c\r\n\r\n",
+    "a space in the target": b"GET /v2 x HTTP/1.1\r\nhost: x\r\n\r\n",
+    "NUL in the target": b"GET /v2\0 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "HTTP/2.0": b"GET /v2 HTTP/2.0\r\nhost: x\r\n\r\n",
+    "HTTP/1.2": b"GET /v2 HTTP/1.2\r\nhost: x\r\n\r\n",
+    "an HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a method in small letters": b"get /v2 HTTP/1.1\r\nhost: x\r\n\r\n",
 }
+CHUNKS: dict[str, bytes] = {
+    "a size that is no number": b"zz\r\n",
+    "a size with a sign": b"+%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD),
+    "a negative size": b"-1\r\n",
+    "a size with 0x": b"0x%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD),
+    "a size beyond 64 bits": b"f" * 17 + b"\r\n",
+    "a space behind the size": b"%x \r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD),
+    "bare line feeds": b"%x\n%s\n0\n\n" % (len(GOOD), GOOD),
+    "more data than the size": b"%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD) - 1, GOOD),
+    "no line end behind the data": b"%x\r\n%s0\r\n\r\n" % (len(GOOD), GOOD),
+    "a length in the trailer": b"%x\r\n%s\r\n0\r\ncontent-length: 5\r\n\r\n" % (len(GOOD), GOOD),
+}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_broken_chunks_are_answered_with_400_closed_and_reach_no_model(door: Door, name: str):
+    got = door.talk(post(CHUNKS[name], "transfer-encoding: chunked", close=False) + SMUGGLED)
+    assert [status for status, _, _ in got] == [400]
+    assert got[0][1]["connection"] == "close"
+    assert_nothing_was_smuggled(door)
 
 
 @pytest.mark.parametrize("name", FRAMING)
 def test_ambiguous_framing_is_answered_with_400_and_closed(door: Door, name: str):
-    got = door.talk(FRAMING[name])
+    got = door.talk(FRAMING[name] + SMUGGLED)
+    assert_nothing_was_smuggled(door)
     assert [status for status, _, _ in got] == [400]
     assert got[0][1]["connection"] == "close"
     assert "expected" in json.loads(got[0][2])["error"]

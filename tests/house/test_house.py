@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
 import subprocess
@@ -42,11 +43,11 @@ def test_every_error_has_a_code_an_exit_and_one_parent():
     assert {c.exit_code for c in classes} <= {1, 2, 3, 4, 5, 6, 70, 75}
 
 
-def test_the_http_door_knows_every_error():
-    from pellucid.servers.http.statuses import STATUSES
-
+@pytest.mark.parametrize("door", ["http", "grpc"])
+def test_every_door_knows_every_error(door: str):
+    statuses = importlib.import_module(f"pellucid.servers.{door}.statuses").STATUSES
     leaves = {c for _, c in inspect.getmembers(errors, inspect.isclass)}
-    missing = [c.__name__ for c in leaves if c not in STATUSES]
+    missing = [c.__name__ for c in leaves if c not in statuses]
     assert not missing
 
 

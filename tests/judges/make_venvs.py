@@ -1,6 +1,6 @@
 """Make the environment of one outside judge under ``.venvs/`` and print where it is.
 
-    python tests/judges/make_venvs.py aics-tlog | manifests | model-signing | node | all
+    python tests/judges/make_venvs.py NAME | node | all     names: rows of PYTHON_JUDGES below
 
 Prints the judge's Python (or, for node, the folder with ``node_modules``). Judges are pinned by
 hash and never share the project's own environment: they must not see our code, nor we theirs.
@@ -38,12 +38,17 @@ class PythonJudge:
     minors: tuple[int, ...]  # Python 3.x versions it runs on, best first
 
 
+LOCKS = ROOT / "requirements/judges"
+ANY = (11, 12, 13)
 PYTHON_JUDGES = {
-    "aics-tlog": PythonJudge(ROOT / "requirements/judges/aics-tlog.txt", (13, 12)),
-    "manifests": PythonJudge(ROOT / "requirements/judges/manifests.txt", (11, 12, 13)),
-    "model-signing": PythonJudge(ROOT / "requirements/judges/model-signing.txt", (11, 12, 13)),
-    "tensorrt-10": PythonJudge(ROOT / "requirements/judges/tensorrt-10.txt", (11, 12, 13)),
-    "tensorrt-11": PythonJudge(ROOT / "requirements/judges/tensorrt-11.txt", (11, 12, 13)),
+    "aics-tlog": PythonJudge(LOCKS / "aics-tlog.txt", (13, 12)),
+    "kserve": PythonJudge(LOCKS / "kserve.txt", (11, 12)),
+    "manifests": PythonJudge(LOCKS / "manifests.txt", ANY),
+    "model-signing": PythonJudge(LOCKS / "model-signing.txt", ANY),
+    "schemathesis": PythonJudge(LOCKS / "schemathesis.txt", ANY),
+    "tensorrt-10": PythonJudge(LOCKS / "tensorrt-10.txt", ANY),
+    "tensorrt-11": PythonJudge(LOCKS / "tensorrt-11.txt", ANY),
+    "tritonclient": PythonJudge(LOCKS / "tritonclient.txt", ANY),
 }
 
 

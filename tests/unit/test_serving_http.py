@@ -14,6 +14,7 @@ import pytest
 from pellucid.core.tensor import TensorSpec
 from pellucid.servers.http.body import answer_encoding
 from pellucid.serving.limits import Limits
+from pellucid.serving.management import EXTENSIONS
 from pellucid.testing.plane import Reply, ask, echo_model, exchange, make_plane
 from pellucid.testing.recorder import MemoryRecorder
 
@@ -53,7 +54,7 @@ def test_server_metadata(path: str):
     reply = one("GET", path)
     assert reply.status == 200
     assert reply.json["name"] == "pellucid"
-    assert reply.json["extensions"] == ["binary_tensor_data", "parameters"]
+    assert reply.json["extensions"] == [*EXTENSIONS]
 
 
 def test_model_metadata():
@@ -87,7 +88,6 @@ STATUSES = {
     "OIP-011 get on infer": ("GET", URL, 405),
     "OIP-011 delete": ("DELETE", "/v2/models/echo", 405),
     "OIP-151 generate": ("POST", "/v2/models/echo/generate", 404),
-    "OIP-115 config is not offered": ("GET", "/v2/models/echo/config", 404),
     "too deep": ("GET", "/v2/models/echo/versions/1.0.0/ready/x", 404),
     "no version": ("GET", "/v2/models/echo/versions", 404),
 }
@@ -368,7 +368,7 @@ def test_while_stopping_calls_are_refused_and_recorded():
 
 def test_a_missing_model_makes_the_server_not_ready_and_the_others_are_served():
     plane = make_plane([echo_model()])
-    plane.pool.missing.append("packages/other.tar.gz")
+    plane.pool.missing["packages/other.tar.gz"] = "policy_denied: no"
     ready, infer = exchange(plane, [("GET", "/v2/health/ready"), ("POST", URL, BODY)])
     assert (ready.status, infer.status) == (503, 200)
     assert "other" in ready.json["error"]

@@ -208,9 +208,9 @@ def _signals() -> Iterator[socket.socket]:
         writing.close()
 
 
-def worker_command(root: str) -> list[str]:
-    """Command line of a worker, without its channel."""
-    return [sys.executable, "-m", "pellucid", "serve", "--site", root, "--worker-channel"]
+def worker_command(root: str, more: list[str]) -> list[str]:
+    """Command line of a worker, without its channel; ``more``: for doors beside the one of the port."""
+    return [sys.executable, "-m", "pellucid", "serve", "--site", root, *more, "--worker-channel"]
 
 
 def open_channel(descriptor: int) -> socket.socket:

@@ -13,6 +13,7 @@ from pellucid.core.manifest import parse_manifest
 from pellucid.core.package import MANIFEST, SIGNATURE, PackageFiles
 from pellucid.core.policy import History
 from pellucid.core.statement import parse_statement
+from pellucid.core.version import Version, parse_version
 from pellucid.errors import NotFoundError, PellucidError
 from pellucid.guardian.open import open_package
 
@@ -81,6 +82,22 @@ class FolderOpener:
             if (manifest.name, manifest.version) == (name, version) and SIGNATURE in files.files:
                 return files
         raise self._missing(reference)
+
+    def newest(self, name: str) -> PackageFiles:
+        """Signed package of a model's name with the highest version.
+
+        Raises:
+            NotFoundError: None in the folder has that name.
+        """
+        found: dict[Version, PackageFiles] = {}
+        for files in self._candidates():
+            with contextlib.suppress(PellucidError):
+                manifest = parse_manifest(files.files.get(MANIFEST, b""))
+                if manifest.name == name and SIGNATURE in files.files:
+                    found.setdefault(parse_version(manifest.version), files)
+        if not found:
+            raise NotFoundError(f"package: expected one of model {name!r:.80} in the site's folder, got none")
+        return found[max(found)]
 
     def _candidates(self) -> Iterator[PackageFiles]:
         # archives first: they are what travels, with every attestation that came later

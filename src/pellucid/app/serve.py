@@ -14,7 +14,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -22,16 +22,13 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before anything can import onnxrunt
 
 from pellucid.app.clock import SystemClock
 from pellucid.app.supervisor import Supervisor
-from pellucid.errors import NotFoundError, PellucidError, UnavailableError
+from pellucid.errors import NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
     from pellucid.app.site import Site
-    from pellucid.core.policy import Policy
-    from pellucid.guardian.admit import Admitted
     from pellucid.ledger.recorder import JournalRecorder, NothingRecorder
     from pellucid.serving.dataplane import Dataplane
     from pellucid.serving.limits import Limits
-    from pellucid.serving.model import Model
     from pellucid.serving.pool import Pool
 
     SiteRecorder = JournalRecorder | NothingRecorder
@@ -40,10 +37,6 @@ DRAIN_S: Final = 30.0  # limit: calls in flight at a stop
 HISTORY_S: Final = 600.0  # limit: what a dead server left is integrated before anything is admitted
 TELL_S: Final = 5.0
 SEQUENCER_DRAIN_S: Final = 120.0  # limit: what the journal holds at a stop
-PLATFORMS: Final = {
-    "onnxruntime": "onnx_onnxv1", "reference": "onnx_onnxv1", "tensorrt": "tensorrt_plan",
-    "tensorrt-rtx": "tensorrt_plan",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +51,7 @@ class Ready:
     refused: list[str]
     sequencer: int | None
     workers: list[int]
+    beside: dict[str, int]
 
     def record(self) -> dict[str, Any]:
         """As one line for machines."""
@@ -80,12 +74,42 @@ class Door(Protocol):
         started: Callable[[], None],
         drain: Callable[[], Awaitable[object]],
         handed: bool = False,
+        beside: Sequence[SideDoor] = (),
     ) -> None:
         """Serve until SIGTERM or SIGINT.
 
         Args:
             handed: Connections come over ``listener``, a channel from the parent, which owns the port.
+            beside: Open before ``started`` is called, and close with it.
         """
+        ...
+
+
+class SideDoor(Protocol):
+    """A further way in, on the event loop of the door.
+
+    Attributes:
+        name: What it speaks.
+        port: Where it listens, once open or held.
+    """
+
+    name: str
+    port: int
+
+    def hold(self) -> contextlib.AbstractContextManager[list[str]]:
+        """Keep the port for workers that share it; gives what to add to their command lines.
+
+        Raises:
+            UnavailableError: The address is taken or not ours.
+        """
+        ...
+
+    async def open(self, plane: Dataplane) -> None:
+        """Listen and answer. Raises ``UnavailableError`` when the address is taken or not ours."""
+        ...
+
+    async def close(self, grace_s: float) -> None:
+        """Take nothing new, let what is in flight finish for a while, and be gone."""
         ...
 
 
@@ -93,6 +117,7 @@ def serve(
     site: Site,
     door: Door,
     *,
+    beside: Sequence[SideDoor] = (),
     host: str | None = None,
     port: int | None = None,
     ready: Callable[[Ready], None],
@@ -102,6 +127,7 @@ def serve(
 
     Args:
         door: The server that listens, ``pellucid.servers.http.serve.UvicornDoor``.
+        beside: Further doors that open with it.
         host, port: Instead of the configuration's; port 0 takes any free one.
         ready: Called once, when the door is open.
         report: Gets lines for operators.
@@ -111,15 +137,17 @@ def serve(
         UnavailableError: The address is taken.
         PellucidError: No package was admitted; the last reason.
     """
+    from pellucid.app.repository import wanted_packages
+
     settings = site.config.serving
-    _wanted(site)  # before an epoch of nothing stands in the ledger
+    wanted_packages(site)  # before an epoch of nothing stands in the ledger
     listener = door.bind(host or settings.host, settings.port if port is None else port)
     try:
         with _sequencing(site, report) as supervisor:
             if settings.workers == 1:
-                _alone(site, door, listener, supervisor, ready, report)
+                _alone(site, door, beside, listener, supervisor, ready, report)
             else:
-                _crew(site, listener, supervisor, ready, report)
+                _crew(site, beside, listener, supervisor, ready, report)
     finally:
         listener.close()
 
@@ -146,6 +174,7 @@ def _sequencing(site: Site, report: Callable[[str], None]) -> Iterator[Superviso
 def _alone(
     site: Site,
     door: Door,
+    beside: Sequence[SideDoor],
     listener: socket.socket,
     supervisor: Supervisor,
     ready: Callable[[Ready], None],
@@ -155,13 +184,18 @@ def _alone(
         host, port = listener.getsockname()[:2]
         pid = os.getpid()
         models, refused = _names(pool), list(pool.missing)
-        ready(Ready(host, port, pid, source, models, refused, supervisor.pid, [pid]))
+        ready(Ready(host, port, pid, source, models, refused, supervisor.pid, [pid], _ports(beside)))
 
-    _serve(site, door, listener, started, report, handed=False)
+    _serve(site, door, beside, listener, started, report, handed=False)
+
+
+def _ports(beside: Sequence[SideDoor]) -> dict[str, int]:
+    return {side.name: side.port for side in beside}
 
 
 def _crew(
     site: Site,
+    beside: Sequence[SideDoor],
     listener: socket.socket,
     supervisor: Supervisor,
     ready: Callable[[Ready], None],
@@ -174,13 +208,23 @@ def _crew(
     def started(workers: list[dict[str, Any]]) -> None:
         first, pids = workers[0], [worker["pid"] for worker in workers]
         models, refused = first["models"], first["refused"]
-        ready(Ready(host, port, os.getpid(), first["source"], models, refused, supervisor.pid, pids))
+        source, ports = first["source"], _ports(beside)
+        ready(Ready(host, port, os.getpid(), source, models, refused, supervisor.pid, pids, ports))
 
-    count = site.config.serving.workers
-    Crew(worker_command(str(site.root)), count, listener, started, report).run()
+    with contextlib.ExitStack() as held:
+        more = [word for side in beside for word in held.enter_context(side.hold())]
+        command = worker_command(str(site.root), more)
+        Crew(command, site.config.serving.workers, listener, started, report).run()
 
 
-def serve_worker(site: Site, door: Door, descriptor: int, *, report: Callable[[str], None]) -> None:
+def serve_worker(
+    site: Site,
+    door: Door,
+    descriptor: int,
+    *,
+    beside: Sequence[SideDoor] = (),
+    report: Callable[[str], None],
+) -> None:
     """One of several serving processes; connections come over its channel, which ends with the parent.
 
     Raises:
@@ -199,7 +243,7 @@ def serve_worker(site: Site, door: Door, descriptor: int, *, report: Callable[[s
             }
             channel.send(json.dumps(told).encode())
 
-        _serve(site, door, channel, started, report, handed=True)
+        _serve(site, door, beside, channel, started, report, handed=True)
 
 
 def _names(pool: Pool) -> list[str]:
@@ -233,6 +277,7 @@ def _await_history(site: Site, key: str, report: Callable[[str], None]) -> None:
 def _serve(
     site: Site,
     door: Door,
+    beside: Sequence[SideDoor],
     incoming: socket.socket,
     started: Callable[[Pool, str], None],
     report: Callable[[str], None],
@@ -252,7 +297,7 @@ def _serve(
         try:
             door.run(
                 plane, incoming, attach=plane.attach, drain=lambda: plane.drain(DRAIN_S), handed=handed,
-                started=lambda: started(plane.pool, recorder.source),
+                started=lambda: started(plane.pool, recorder.source), beside=beside,
             )  # fmt: skip
         finally:
             plane.pool.close()
@@ -267,13 +312,23 @@ def make_plane(site: Site, recorder: SiteRecorder, report: Callable[[str], None]
         NotFoundError: The configuration names no package.
         PellucidError: Every package was refused; the last reason.
     """
+    from pellucid.app.repository import SiteRepository
     from pellucid.serving.dataplane import Dataplane
     from pellucid.serving.pool import Pool
+    from pellucid.serving.shared_memory import Regions
 
-    limits, clock = _limits(site), SystemClock()
+    limits, clock, settings = _limits(site), SystemClock(), site.config.serving
     pool = Pool(recorder, clock=clock, limits=limits)
-    _admit_all(site, recorder, pool, report)
-    return Dataplane(pool, recorder, clock=clock, limits=limits)
+    repository = SiteRepository(site, recorder, pool, report)
+    repository.admit_configured()
+    return Dataplane(
+        pool,
+        recorder,
+        clock=clock,
+        limits=limits,
+        repository=repository if settings.model_control == "explicit" else None,
+        regions=Regions(inputs_max_bytes=limits.body_max_bytes) if settings.shared_memory else None,
+    )
 
 
 def _limits(site: Site) -> Limits:
@@ -288,64 +343,6 @@ def _limits(site: Site) -> Limits:
         refusals_per_s=float(ledger.refusals_per_s),
         refusals_burst=10 * ledger.refusals_per_s,
     )
-
-
-def _wanted(site: Site) -> list[str]:
-    if not site.config.serving.models:
-        raise NotFoundError(
-            "serving.models: expected at least one package, got none",
-            hint="name packages in pellucid.toml, section [serving]",
-        )
-    return site.config.serving.models
-
-
-def _admit_all(site: Site, recorder: SiteRecorder, pool: Pool, report: Callable[[str], None]) -> None:
-    from pellucid.app.load import guardian, opener, site_policy
-
-    wanted = _wanted(site)
-    gate, folder, policy = guardian(site, recorder), opener(site), site_policy(site)
-    last: PellucidError | None = None
-    for reference in wanted:
-        try:
-            path = site.path(reference)
-            admitted = gate.admit(folder.open(str(path) if path.exists() else reference))
-            pool.add(_model(site, policy, admitted))
-        except PellucidError as error:
-            last = error
-            pool.missing.append(reference)
-            report(f"{reference}: not served: {error.message}")
-    if last is not None and len(pool.missing) == len(wanted):
-        raise last
-
-
-def _model(site: Site, policy: Policy, admitted: Admitted) -> Model:
-    from pellucid.serving.model import Model
-
-    package, recipe = admitted.package, admitted.package.recipe
-    pinned = recipe.get("pinned_bucket")
-    # the strictest of recipe, configuration and policy wins
-    words = (recipe.get("nonfinite", "refuse"), site.config.serving.nonfinite, policy.nonfinite)
-    return Model(
-        package.name,
-        package.version,
-        admitted.session,
-        admitted.facts | {"config": site.config_digest},
-        _decision(package.meaning),
-        (pinned,) if pinned else tuple(recipe.get("buckets") or (1,)),
-        platform=PLATFORMS.get(package.manifest.backend, package.manifest.backend),
-        properties={
-            "package": package.digest,
-            "engine": package.engine_digest,
-            "label_variance": admitted.label_variance,
-        },
-        label_variance=admitted.label_variance,
-        allow_nonfinite=set(words) == {"allow"},
-    )
-
-
-def _decision(meaning: Mapping[str, Any]) -> Mapping[str, Any]:
-    decision = meaning.get("decision")
-    return decision if isinstance(decision, dict) else {}
 
 
 def print_report(line: str) -> None:

@@ -13,13 +13,21 @@ import click
 from pellucid.cli.output import json_option, site_option
 
 if TYPE_CHECKING:
-    from pellucid.app.serve import Door, Ready
+    from pellucid.app.serve import Door, Ready, SideDoor
+    from pellucid.app.site import Site
+    from pellucid.errors import MissingExtraError
 
 
 @click.command()
 @site_option
 @click.option("--host", default=None, help="Address to listen on (default: serving.host).")
 @click.option("--port", type=click.IntRange(0, 65_535), default=None, help="Port; 0 takes a free one.")
+@click.option(
+    "--grpc-port",
+    type=click.IntRange(-1, 65_535),
+    default=None,
+    help="Port for gRPC; 0 takes a free one, -1 leaves it out (default: serving.grpc_port).",
+)
 @click.option("--ready-fd", type=int, default=None, help="Write one JSON line to this descriptor when ready.")
 @click.option("--worker-channel", type=int, default=None, hidden=True)
 @json_option
@@ -27,6 +35,7 @@ def command(
     site_path: Path | None,
     host: str | None,
     port: int | None,
+    grpc_port: int | None,
     ready_fd: int | None,
     worker_channel: int | None,
     *,
@@ -40,8 +49,10 @@ def command(
     from pellucid.app.serve import print_report, serve, serve_worker
     from pellucid.app.site import open_site
 
+    site = open_site(site_path)
     if worker_channel is not None:
-        serve_worker(open_site(site_path), _door(), worker_channel, report=print_report)
+        beside = _beside(site, host, -1 if grpc_port is None else grpc_port, shared=True)
+        serve_worker(site, _door(), worker_channel, beside=beside, report=print_report)
         return
 
     def ready(now: Ready) -> None:
@@ -51,7 +62,10 @@ def command(
             os.close(ready_fd)
         print_report(line if as_json else _welcome(now))
 
-    serve(open_site(site_path), _door(), host=host, port=port, ready=ready, report=print_report)
+    if grpc_port is None and port == 0 and site.config.serving.grpc_port > 0:
+        grpc_port = 0  # who asks for any free port wants no fixed one either
+    beside = _beside(site, host, grpc_port)
+    serve(site, _door(), beside=beside, host=host, port=port, ready=ready, report=print_report)
     sys.stdout.flush()
 
 
@@ -61,19 +75,41 @@ def _door() -> Door:
     Raises:
         MissingExtraError: Its libraries are not installed.
     """
-    from pellucid.errors import MissingExtraError
-
     try:
         from pellucid.servers.http.serve import UvicornDoor
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"pellucid serve needs the library {error.name!r}, which is not installed",
-            hint="pip install 'pellucid[standard]'",
-        ) from error
+        raise _missing(error, "") from error
     return UvicornDoor()
+
+
+def _beside(site: Site, host: str | None, port: int | None, *, shared: bool = False) -> list[SideDoor]:
+    """The gRPC door, unless it is switched off.
+
+    Raises:
+        MissingExtraError: Its libraries are not installed.
+    """
+    settings = site.config.serving
+    port = settings.grpc_port if port is None else port
+    if port < 0:
+        return []
+    try:
+        from pellucid.servers.grpc.serve import GrpcDoor
+    except ModuleNotFoundError as error:
+        raise _missing(error, "; or serve without gRPC: serving.grpc_port = -1") from error
+    return [GrpcDoor(host or settings.host, port, shared=shared)]
+
+
+def _missing(error: ModuleNotFoundError, or_else: str) -> MissingExtraError:
+    from pellucid.errors import MissingExtraError
+
+    return MissingExtraError(
+        f"pellucid serve needs the library {error.name!r}, which is not installed",
+        hint="pip install 'pellucid[standard]'" + or_else,
+    )
 
 
 def _welcome(now: Ready) -> str:
     models = ", ".join(now.models)
     refused = f"; NOT served: {', '.join(now.refused)}" if now.refused else ""
-    return f"serving {models} on http://{now.host}:{now.port} as {now.source}{refused}"
+    beside = "".join(f" and {name}://{now.host}:{port}" for name, port in now.beside.items())
+    return f"serving {models} on http://{now.host}:{now.port}{beside} as {now.source}{refused}"

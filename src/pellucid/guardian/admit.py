@@ -106,6 +106,10 @@ class Guardian:
             opened.pop_all()  # only an admitted session stays open
         return admitted
 
+    def let_go(self) -> None:
+        """One engine that was admitted runs no more: the policy counts those that do."""
+        self._admitted -= 1
+
     def _verify(self, files: PackageFiles) -> TrustedPackage:
         try:
             return verify_package(files, self._trust)

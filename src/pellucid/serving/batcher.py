@@ -13,16 +13,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from pellucid.core.bucket import bucket_for, slots_for
 from pellucid.core.record import Batch
-from pellucid.errors import LedgerHaltedError, PellucidError, UnavailableError
+from pellucid.errors import DeadlineError, LedgerHaltedError, PellucidError, UnavailableError
 from pellucid.ports import Clock, Recorder
+from pellucid.serving.answer import Answer
 from pellucid.serving.call import OpenCall
 from pellucid.serving.closing import Closer, Done
 from pellucid.serving.limits import Limits
 from pellucid.serving.model import Model
+from pellucid.serving.statistics import Statistics
 from pellucid.serving.worker import Execution, Parts, Worker
 
 
@@ -59,6 +63,8 @@ class Batcher:
         self._busy = self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
+        self._retired: Callable[[Any], object] | None = None
+        self.statistics = Statistics()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Bind to the loop whose thread appends to the journal."""
@@ -77,6 +83,8 @@ class Batcher:
                 hint="retry after 1 s, or raise serving.queue_max",
             )
         self._queue.append(call)
+        if call.deadline:
+            self._watch(call)
         if not self._busy and not self._scheduled:
             self._schedule(self._limits.batch_delay_us)
 
@@ -87,6 +95,43 @@ class Batcher:
 
     def close(self) -> None:
         self._worker.close()
+
+    def retire(self, done: Callable[[Batcher], object]) -> None:
+        """Close once no call is left; nobody submits from now on. ``done`` is told then."""
+        self._retired = done
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._retired is not None and not self.waiting:
+            done, self._retired = self._retired, None
+            self.close()
+            done(self)
+
+    # -- a call that will not wait ----------------------------------------------------------------
+
+    def _watch(self, call: OpenCall) -> None:
+        assert self._loop is not None, "attach comes first"
+        self._loop.call_later(max(0, call.deadline - self._now()) / 1e9, self._expire, call)
+
+    def _expire(self, call: OpenCall) -> None:
+        """Close a call that still waits; one that runs, or has run, is left alone."""
+        try:
+            self._queue.remove(call)
+        except ValueError:
+            return
+        waited = (self._now() - call.decoded) // 1000
+        limit = (call.deadline - call.started) // 1000
+        error: PellucidError = DeadlineError(
+            f"call: expected its turn within {limit:,} us, got none after waiting {waited:,} us"
+        )
+        try:
+            self._recorder.close_call(self._closer.expire(call, error, self._wall()))
+            call.closed = True
+            self.statistics.fail(self._now() - call.started)
+        except PellucidError as worse:
+            call.queued, error = isinstance(worse, LedgerHaltedError), worse
+        self._recorder.after_durable(partial(self._release, [(call, error)]))
+        self._leave()
 
     # -- one execution ----------------------------------------------------------------------------
 
@@ -148,11 +193,13 @@ class Batcher:
             self._record(calls, slots, bucket, started, execution)
         if self._queue and not self._scheduled:
             self._schedule()
+        if self._retired is not None:
+            self._leave()
 
     def _record(
         self, calls: list[OpenCall], slots: list[int], bucket: int, started: int, execution: Execution
     ) -> None:
-        closed_ns = self._wall()
+        closed_ns, ran = self._wall(), self._now()
         records, done = self._closer.close(calls, slots, bucket, started, closed_ns, execution)
         try:
             if records:
@@ -162,6 +209,7 @@ class Batcher:
                 self._count.last = n
             for call in calls:
                 call.closed = True
+            self._count_up(done, started, execution, self._now(), ran, closed_ns)
             self._recorder.after_durable(partial(self._release, done))
         except PellucidError as error:
             # without its record no answer leaves; whoever waits for it closes the call as refused, or,
@@ -169,6 +217,23 @@ class Batcher:
             for call in calls:
                 call.queued = call.closed or isinstance(error, LedgerHaltedError)
             _settle([(call, error) for call in calls])
+
+    def _count_up(
+        self, done: Done, started: int, execution: Execution, now: int, ran: int, closed_ns: int
+    ) -> None:
+        statistics = self.statistics
+        queued = rows = 0
+        for call, outcome in done:
+            rows += call.parsed.rows
+            queued += started - call.decoded
+            if type(outcome) is Answer:
+                statistics.answered += 1
+                statistics.answered_ns += now - call.started
+            else:
+                statistics.fail(now - call.started)
+        if execution.error is None:
+            stages = (execution.input_ns, execution.infer_ns, now - ran)
+            statistics.executed(rows, len(done), queued, stages, closed_ns)
 
     def _release(self, done: Done) -> None:
         """Called when the promised durability is reached, from any thread."""

@@ -6,9 +6,9 @@ from typing import Final, Protocol
 
 from pellucid.core.record import Call, Row
 from pellucid.errors import PellucidError
+from pellucid.serving.answer import Answer
 from pellucid.serving.limits import MESSAGE_MAX
 from pellucid.serving.request import InferRequest
-from pellucid.serving.response import Answer
 
 Stages = tuple[int, int, int, int]
 _NEVER_RAN: Final = -1
@@ -35,11 +35,12 @@ class OpenCall:
         closed: True once its record is appended.
         counted: True when it was refused beyond the rate: it has no entry of its own.
         alone: Run without neighbours, since the batch it was in failed.
+        deadline: Monotonic time by which it wants to leave the queue; 0 is none.
     """
 
     __slots__ = (
-        "accepted_ns", "alone", "closed", "context", "counted", "decoded", "n", "nbytes", "parsed",
-        "personal", "queued", "reply", "seed", "shapes", "shown", "started", "trace",
+        "accepted_ns", "alone", "closed", "context", "counted", "deadline", "decoded", "n", "nbytes",
+        "parsed", "personal", "queued", "reply", "seed", "shapes", "shown", "started", "trace",
     )  # fmt: skip
 
     shapes: tuple[tuple[int, ...], ...]
@@ -60,13 +61,18 @@ class OpenCall:
         self.started = self.decoded = started
         self.seed, self.personal, self.trace = seed, personal, trace
         self.shown = trace if trace is not None else personal["trace_id"]
-        self.nbytes, self.shapes = 0, ()
+        self.nbytes, self.shapes, self.deadline = 0, (), 0
         self.queued = self.closed = self.counted = self.alone = False
 
     def settle(self, outcome: Answer | PellucidError) -> None:
         """Give the outcome to whoever still waits."""
         if self.reply.done():
             return  # the caller gave up
+        if type(outcome) is Answer and outcome.elsewhere:
+            try:
+                outcome.deliver()
+            except PellucidError as error:
+                outcome = error
         if isinstance(outcome, PellucidError):
             self.reply.set_exception(outcome)
         else:
@@ -75,6 +81,10 @@ class OpenCall:
     def refused(self, error: PellucidError, closed_ns: int, took: int) -> Call:
         """Record of a call that never ran."""
         return self._record("refused", error, closed_ns, (took, 0, 0, took), _NEVER_RAN, 0, (), 0)
+
+    def expired(self, error: PellucidError, closed_ns: int, stages: Stages, rows: tuple[Row, ...]) -> Call:
+        """Record of a call whose turn did not come in time."""
+        return self._record("failed", error, closed_ns, stages, _NEVER_RAN, 0, rows, 0)
 
     def ran(
         self,

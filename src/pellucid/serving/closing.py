@@ -11,11 +11,13 @@ from pellucid.core.entry import complete_row
 from pellucid.core.record import Call, Row
 from pellucid.errors import PellucidError
 from pellucid.ports import Clock, Recorder
+from pellucid.serving.answer import Answer
 from pellucid.serving.call import OpenCall
+from pellucid.serving.classification import classified
 from pellucid.serving.limits import KEPT_MAX, Limits
 from pellucid.serving.model import Model
 from pellucid.serving.request import InferRequest
-from pellucid.serving.response import Answer, render_answer
+from pellucid.serving.response import render_answer
 from pellucid.serving.rows import Rows
 from pellucid.serving.worker import Execution
 
@@ -34,7 +36,7 @@ class Closer:
     def __init__(self, model: Model, recorder: Recorder, clock: Clock, limits: Limits) -> None:
         self._name, self._version = model.name, model.version
         self._call_key, self._now = recorder.call_key, clock.monotonic_ns
-        self._decision = model.decision
+        self._decision, self._batched = model.decision, model.signature.batched
         self._rows = Rows(model, limits.keep_outputs_max_bytes)
         self.recording = recorder.mode != UNRECORDED
 
@@ -75,6 +77,13 @@ class Closer:
                 kept += nbytes
         return tuple(records if kept <= KEPT_MAX else map(self._without_outputs, records)), done
 
+    def expire(self, call: OpenCall, error: PellucidError, closed_ns: int) -> Call:
+        """Record of a call that waited longer than it wanted to."""
+        now = self._now()
+        stages = (call.decoded - call.started, now - call.decoded, 0, now - call.started)
+        rows = self._rows.of_inputs(call.parsed) if self.recording else ()
+        return call.expired(error, closed_ns, stages, rows)
+
     def _without_outputs(self, call: Call) -> Call:
         rows = [replace(complete_row(row, self._decision), value=None) for row in call.rows]
         return replace(call, rows=tuple(rows))
@@ -93,7 +102,10 @@ class Closer:
                 for tensor in outputs:
                     nbytes += len(tensor.data)
             key = self._call_key(call.n)
-            answer = render_answer(self._name, self._version, request, outputs, key, call.shown)
+            if request.classes:
+                outputs = classified(outputs, request.classes, self._batched, self._decision)
+            render = request.render or render_answer
+            answer = render(self._name, self._version, request, outputs, key, call.shown)
         except PellucidError as error:
             return error, rows, nbytes
         return answer, rows, nbytes

@@ -9,38 +9,59 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-from pellucid import __version__
 from pellucid.errors import PellucidError, UnavailableError
 from pellucid.ports import Clock, Recorder
+from pellucid.serving.answer import Answer
 from pellucid.serving.call import OpenCall, Reply
 from pellucid.serving.entropy import Entropy
 from pellucid.serving.finite import verify_finite
 from pellucid.serving.limits import Limits
-from pellucid.serving.model import Model
+from pellucid.serving.management import Management
+from pellucid.serving.model import Model, Signature
 from pellucid.serving.numbers import Numbers
 from pellucid.serving.pool import Pool
-from pellucid.serving.request import parse_infer
-from pellucid.serving.response import Answer
+from pellucid.serving.repository import Repository
+from pellucid.serving.request import InferRequest, parse_infer
+from pellucid.serving.shared_memory import Regions
 
 NODE_CONTEXT: Final = 0  # the node itself, for calls that named no model we know
-EXTENSIONS: Final = ("binary_tensor_data", "parameters")  # exactly what is served and tested
 _TRACEPARENT: Final = re.compile(
     rb"(?!ff)[0-9a-f]{2}-((?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?"
 )
 
 
-class Dataplane:
-    """What every door of the server calls. Lives on one event loop's thread."""
+Read = Callable[[Signature, dict[str, str]], InferRequest]
 
-    def __init__(self, pool: Pool, recorder: Recorder, *, clock: Clock, limits: Limits) -> None:
+
+class Dataplane:
+    """What every door of the server calls. Lives on one event loop's thread.
+
+    Attributes:
+        manage: What is asked besides inference.
+        on_drain: Called once, when new calls begin to be refused.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        recorder: Recorder,
+        *,
+        clock: Clock,
+        limits: Limits,
+        repository: Repository | None = None,
+        regions: Regions | None = None,
+    ) -> None:
         self.pool, self.limits, self._recorder = pool, limits, recorder
         self._wall, self._now = clock.now_ns, clock.monotonic_ns
         self._entropy = Entropy()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.numbers = Numbers(recorder, limits, clock.now_ns, self._call_later)
+        self.manage = Management(pool, recorder, limits=limits, repository=repository, regions=regions)
         self.draining = False
+        self.on_drain: list[Callable[[], None]] = []
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Bind to the running loop, once, on its thread."""
@@ -90,13 +111,22 @@ class Dataplane:
     async def infer(
         self, call: OpenCall, model: str, version: str | None, body: bytes, header_length: int | None
     ) -> Answer:
+        """Run a call whose request is a body of JSON and binary tensors; raises as ``run``."""
+        return await self.run(call, model, version, len(body), partial(self._read, body, header_length))
+
+    async def run(self, call: OpenCall, model: str, version: str | None, size: int, read: Read) -> Answer:
         """Run a call.
+
+        Args:
+            size: Bytes of the request as it came.
+            read: Gives the request for a model's signature; personal values go into the mapping as
+                soon as they are known.
 
         Raises:
             PellucidError: Why it was refused (the door then calls ``refuse``) or failed.
         """
         reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.start(call, model, version, body, header_length, reply)
+        self._submit(call, model, version, size, read, reply)
         return await reply
 
     def start(
@@ -113,26 +143,36 @@ class Dataplane:
         Raises:
             PellucidError: Why it was refused (the door then calls ``refuse``).
         """
+        self._submit(call, model, version, len(body), partial(self._read, body, header_length), reply)
+
+    def _submit(
+        self, call: OpenCall, model: str, version: str | None, size: int, read: Read, reply: Reply
+    ) -> None:
         batcher = self.pool.find(model, version)
-        call.context, call.nbytes = batcher.context, len(body)
+        call.context, call.nbytes = batcher.context, size
         if self.draining:
             raise UnavailableError("server: expected to be serving, got a shutdown", hint="retry after 1 s")
-        self._parse(call, batcher.model, body, header_length)
+        self._parse(call, batcher.model, read)
         call.reply = reply
         batcher.submit(call)
         call.queued = True
 
-    def _parse(self, call: OpenCall, model: Model, body: bytes, header_length: int | None) -> None:
-        request = parse_infer(body, header_length, model.signature, call.personal)
+    def _read(
+        self, body: bytes, header_length: int | None, signature: Signature, personal: dict[str, str]
+    ) -> InferRequest:
+        return parse_infer(body, header_length, signature, personal, self.manage.regions)
+
+    def _parse(self, call: OpenCall, model: Model, read: Read) -> None:
+        request = read(model.signature, call.personal)
         call.parsed, call.shapes, call.nbytes = request, request.shapes, request.nbytes
         if not request.from_json and not model.allow_nonfinite:
             verify_finite(request.tensors)
         call.decoded = self._now()
+        if request.timeout_us:
+            wanted = call.started + request.timeout_us * 1000
+            call.deadline = min(call.deadline, wanted) if call.deadline else wanted
 
-    # -- what it says of itself -------------------------------------------------------------------
-
-    def server_metadata(self) -> dict[str, Any]:
-        return {"name": "pellucid", "version": __version__, "extensions": list(EXTENSIONS)}
+    # -- readiness and the stop -------------------------------------------------------------------
 
     @property
     def is_ready(self) -> bool:
@@ -140,10 +180,17 @@ class Dataplane:
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new calls and let those in flight finish; True if all did."""
-        self.draining = True
+        self.refuse_new()
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
-        while any(b.waiting for b in self.pool.batchers()) and loop.time() < until:
+        while self.pool.waiting and loop.time() < until:
             await asyncio.sleep(0.005)
         self.numbers.settle()
-        return not any(b.waiting for b in self.pool.batchers())
+        return not self.pool.waiting
+
+    def refuse_new(self) -> None:
+        """Refuse calls that come from now on, and be not ready any more."""
+        if not self.draining:
+            self.draining = True
+            for listener in self.on_drain:
+                listener()

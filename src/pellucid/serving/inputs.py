@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pellucid.core.tensor import Tensor, TensorSpec, datatype, element_count, pack_json, verify_tensor
-from pellucid.errors import FormatError, TensorError
-from pellucid.serving.members import NO_PARAMETERS, NOT_OFFERED, kind_of, parameters_of
+from pellucid.errors import FormatError, LimitError, TensorError
+from pellucid.serving.members import NO_PARAMETERS, SHARED, kind_of, parameters_of
 from pellucid.serving.model import PLANS_MAX, Plan, Signature, make_plan
+from pellucid.serving.shared_memory import NoRegions, Regions
 
 Body = bytes | memoryview
 _INTEGERS: Final[frozenset[type]] = frozenset({int})
+_NO_REGIONS: Final = NoRegions()
 
 
 def names_of(specs: Sequence[TensorSpec]) -> str:
@@ -49,16 +51,19 @@ def read_input(item: dict[str, Any], spec: TensorSpec, signature: Signature, bin
         )
     plan = _plan(item.get("shape"), spec, signature)
     parameters = parameters_of(item, _subject(spec)) if "parameters" in item else NO_PARAMETERS
-    if "binary_data_size" in parameters:
-        if "data" in item:
-            raise TensorError(f"{_subject(spec)}: expected data or binary_data_size, got both")
-        data = binary.next(parameters, _subject(spec))
-        return verify_tensor(Tensor(spec.name, spec.datatype, plan.shape, data))
-    for name in NOT_OFFERED:
-        if name in parameters:
-            raise FormatError(
-                f"{_subject(spec)}: expected data, got {name}", hint="shared memory is not offered"
-            )
+    if parameters:
+        shared = not SHARED.isdisjoint(parameters)
+        if shared or "binary_data_size" in parameters:
+            if "data" in item or (shared and "binary_data_size" in parameters):
+                raise TensorError(
+                    f"{_subject(spec)}: expected one of data, binary_data_size and a shared memory region, "
+                    "got both"
+                )
+            if shared:
+                data = binary.shared(parameters, spec, plan)
+            else:
+                data = binary.next(parameters, _subject(spec))
+            return verify_tensor(Tensor(spec.name, spec.datatype, plan.shape, data))
     if "data" not in item:
         raise TensorError(f"{_subject(spec)}: expected data, got none")
     return _from_json(item["data"], spec, plan)
@@ -135,12 +140,30 @@ def row_count(tensors: list[Tensor], signature: Signature) -> int:
 
 
 class BinaryTail:
-    """The bytes behind the JSON head, taken in the order of the inputs."""
+    """The bytes that are not JSON: behind the head, taken in the order of the inputs, or in regions."""
 
-    __slots__ = ("has_length", "position", "rest", "used")
+    __slots__ = ("has_length", "position", "regions", "rest", "taken", "used")
 
-    def __init__(self, rest: Body | None, has_length: bool) -> None:
+    def __init__(self, rest: Body | None, has_length: bool, regions: Regions | None = None) -> None:
         self.rest, self.has_length, self.position, self.used = rest or b"", has_length, 0, False
+        self.regions, self.taken = regions or _NO_REGIONS, 0
+
+    def shared(self, parameters: dict[str, Any], spec: TensorSpec, plan: Plan) -> bytes:
+        """A copy of what lies in the region that the parameters name; nothing is read that cannot fit."""
+        place, size = self.regions.place(parameters, _subject(spec)), datatype(spec.datatype).itemsize
+        if size and place.byte_size != plan.count * size:
+            raise TensorError(
+                f"{_subject(spec)}: expected {plan.count * size:,} bytes for {spec.datatype} "
+                f"{list(plan.shape)}, got {place.byte_size:,}"
+            )
+        self.used, self.taken = True, self.taken + place.byte_size
+        if self.taken > self.regions.inputs_max_bytes:
+            raise LimitError(
+                f"{_subject(spec)}: expected at most {self.regions.inputs_max_bytes:,} bytes of inputs in "
+                f"shared memory, got {self.taken:,}",
+                hint="raise serving.body_max_bytes",
+            )
+        return place.region.read(place.offset, place.byte_size, _subject(spec))
 
     def next(self, parameters: dict[str, Any], subject: str) -> bytes:
         size = parameters["binary_data_size"]

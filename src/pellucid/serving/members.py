@@ -7,8 +7,10 @@ from typing import Any, Final
 from pellucid.errors import FormatError
 from pellucid.serving.limits import ID_MAX, PARAMETER_MAX, PARAMETERS_MAX, TENSORS_MAX
 
+# stock clients send it with every gRPC call; every answer here is a final one anyway
+_HARMLESS: Final = ("triton_enable_empty_final_response",)
 NO_PARAMETERS: Final[dict[str, Any]] = {}
-NOT_OFFERED: Final = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
+SHARED: Final = frozenset({"shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"})
 
 
 def object_of(value: Any, subject: str) -> dict[str, Any]:
@@ -72,16 +74,32 @@ def _check_parameter(name: str, value: Any, subject: str) -> None:
         raise FormatError(f"{where}: expected a string, number or boolean, got {kind_of(value)}")
     if type(value) is str and len(value) > PARAMETER_MAX:
         raise FormatError(f"{where}: expected at most {PARAMETER_MAX:,} characters, got {len(value):,}")
-    if name.startswith("triton_"):
+    if name.startswith("triton_") and name not in _HARMLESS:
         raise FormatError(f"{where}: expected no reserved name 'triton_*', got one")
 
 
 def refuse_unserved(parameters: dict[str, Any]) -> None:
-    """Refuse what a client must not believe to be honoured."""
-    if parameters.get("sequence_id") not in (None, 0, ""):
+    """Refuse what a client must not believe to be honoured: state between calls, priorities."""
+    for name in ("sequence_id", "sequence_start", "sequence_end"):
+        value = parameters.get(name, 0)
+        if value not in (0, ""):  # False is 0, too
+            raise FormatError(
+                f"parameter {name!r}: expected none, got one", hint="no state is kept between calls here"
+            )
+    if count_of(parameters, "priority", "request"):
         raise FormatError(
-            "parameter 'sequence_id': expected none, got one", hint="no state is kept between calls here"
+            "parameter 'priority': expected 0, got another", hint="all calls have one priority here"
         )
+
+
+def count_of(parameters: dict[str, Any], name: str, subject: str) -> int:
+    """A parameter that is an integer of 0 or more; 0 when absent."""
+    value = parameters.get(name, 0)
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise FormatError(
+            f"{subject} parameter {name!r}: expected an integer of 0 or more, got {value!r:.40}"
+        )
+    return value
 
 
 def flag_of(parameters: dict[str, Any], name: str, subject: str) -> bool:

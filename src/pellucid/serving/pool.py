@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
-from pellucid.errors import NotFoundError
+from pellucid.errors import NotFoundError, UnavailableError
 from pellucid.ports import Clock, Recorder
 from pellucid.serving.batcher import BatchCount, Batcher
 from pellucid.serving.limits import Limits
@@ -13,23 +14,44 @@ from pellucid.serving.model import Model
 from pellucid.serving.rows import deferred_facts
 from pellucid.serving.warmup import warm_up
 
+UNLOADED: Final = "unloaded"
+Changed = Callable[[], None]
+
 
 class Pool:
-    """Admitted models by name and version. A model is in the pool only when it is warm."""
+    """Admitted models by name and version. A model is in the pool only when it is warm.
+
+    Attributes:
+        missing: What the configuration wants and the guardian refused: reference to reason.
+        on_change: Called after a model came or went.
+    """
 
     def __init__(self, recorder: Recorder, *, clock: Clock, limits: Limits) -> None:
         self._recorder, self._clock, self._limits = recorder, clock, limits
         self._served: dict[str, dict[str, Batcher]] = {}
+        self._unloaded: dict[str, set[str]] = {}
+        self._retiring: set[Batcher] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._batches = BatchCount()
-        self.missing: list[str] = []  # what the configuration wants and the guardian refused
+        self.missing: dict[str, str] = {}
+        self.on_change: list[Changed] = []
 
-    def add(self, model: Model) -> dict[int, int]:
+    def warm_up(self, model: Model) -> dict[int, int]:
+        """Median nanoseconds of one execution by bucket; from any thread, before ``add``."""
+        return warm_up(model, self._clock.monotonic_ns)
+
+    def add(self, model: Model, times: dict[int, int] | None = None) -> dict[int, int]:
         """Warm a model up and serve it; the last version added answers when none is named.
+
+        What was served as the same version finishes the calls it has and closes.
+
+        Args:
+            times: What ``warm_up`` gave, when that is done already.
 
         Returns:
             Median nanoseconds of one execution by bucket.
         """
-        times = warm_up(model, self._clock.monotonic_ns)
+        times = self.warm_up(model) if times is None else times
         inline = frozenset(b for b, took in times.items() if took <= self._limits.inline_max_ns)
         batcher = Batcher(
             model,
@@ -40,20 +62,56 @@ class Pool:
             count=self._batches,
             inline=inline,
         )
+        if self._loop is not None:
+            batcher.attach(self._loop)
         versions = self._served.setdefault(model.name, {})
-        versions.pop(model.version, None)
+        previous = versions.pop(model.version, None)
         versions[model.version] = batcher
+        self._unloaded.get(model.name, set()).discard(model.version)
+        if previous is not None:
+            self._retire(previous)
+        self._tell()
         return times
+
+    def remove(self, name: str) -> list[Model]:
+        """Serve no version of a model any more; calls that its batchers have are answered first.
+
+        Returns:
+            What was served until now; none when it was unloaded before.
+
+        Raises:
+            NotFoundError: Nothing of that name is or was served.
+        """
+        if name not in self._served and name not in self._unloaded:
+            raise self._unknown(name)
+        batchers = list(self._served.pop(name, {}).values())
+        self._unloaded.setdefault(name, set()).update(batcher.model.version for batcher in batchers)
+        for batcher in batchers:
+            self._retire(batcher)
+        self._tell()
+        return [batcher.model for batcher in batchers]
+
+    def _retire(self, batcher: Batcher) -> None:
+        self._retiring.add(batcher)
+        batcher.retire(self._retiring.discard)
+
+    def _tell(self) -> None:
+        for listener in self.on_change:
+            listener()
+
+    def has(self, name: str, version: str) -> bool:
+        """True if that version is served."""
+        return version in self._served.get(name, {})
 
     def find(self, name: str, version: str | None) -> Batcher:
         """The served version.
 
         Raises:
-            NotFoundError: Unknown model or version.
+            NotFoundError: Unknown model or version, or unloaded.
         """
         versions = self._served.get(name)
         if versions is None:
-            raise NotFoundError(f"model {name!r:.80}: expected {self._known()}, got an unknown name")
+            raise self._unknown(name)
         if version is None:
             return next(reversed(versions.values()))
         if version not in versions:
@@ -62,8 +120,25 @@ class Pool:
             )
         return versions[version]
 
-    def _known(self) -> str:
-        return "one of " + ", ".join(sorted(self._served)[:20]) if self._served else "a loaded model"
+    def find_ready(self, name: str, version: str | None) -> Batcher:
+        """The served version, for those who ask whether it is there.
+
+        Raises:
+            NotFoundError: Unknown model or version.
+            UnavailableError: Known, and unloaded now.
+        """
+        gone = self._unloaded.get(name, set())
+        served = self._served.get(name, {})
+        if (version in gone) if version else (gone and not served):
+            raise UnavailableError(f"model {name!r:.80}: expected a loaded model, got one that was unloaded")
+        return self.find(name, version)
+
+    def _unknown(self, name: str) -> NotFoundError:
+        got = "an unknown name"
+        if name in self._unloaded:
+            got = "a model that was unloaded: it has no available versions"
+        known = "one of " + ", ".join(sorted(self._served)[:20]) if self._served else "a loaded model"
+        return NotFoundError(f"model {name!r:.80}: expected {known}, got {got}")
 
     def metadata(self, name: str, version: str | None) -> dict[str, Any]:
         """The protocol's metadata of a model."""
@@ -71,11 +146,51 @@ class Pool:
         versions = list(self._served[name]) if version is None else [version]
         return batcher.model.metadata(versions)
 
+    def statistics(self, name: str | None, version: str | None) -> list[dict[str, Any]]:
+        """Counters of one version, of all versions of a model, or of all models.
+
+        Raises:
+            NotFoundError: Unknown model or version.
+        """
+        if name is None:
+            wanted = self.batchers()
+        elif version is None:
+            self.find(name, None)
+            wanted = list(self._served[name].values())
+        else:
+            wanted = [self.find(name, version)]
+        return [each.statistics.record(each.model.name, each.model.version) for each in wanted]
+
+    def index(self, *, ready: bool) -> list[dict[str, str]]:
+        """What is served, was unloaded, or was refused; only what is served with ``ready``."""
+        found = [
+            {"name": b.model.name, "version": b.model.version, "state": "READY", "reason": ""}
+            for b in self.batchers()
+        ]
+        if ready:
+            return found
+        found += [
+            {"name": name, "version": version, "state": "UNAVAILABLE", "reason": UNLOADED}
+            for name, versions in sorted(self._unloaded.items())
+            for version in sorted(versions)
+        ]
+        found += [
+            {"name": reference, "state": "UNAVAILABLE", "reason": reason}
+            for reference, reason in self.missing.items()
+        ]
+        return found
+
     @property
     def is_ready(self) -> bool:
-        return bool(self._served) and not self.missing
+        return bool(self._served or self._unloaded) and not self.missing
+
+    @property
+    def waiting(self) -> int:
+        """Calls that some batcher has, those of models on their way out included."""
+        return sum(batcher.waiting for batcher in (*self.batchers(), *self._retiring))
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         for batcher in self.batchers():
             batcher.attach(loop)
 
@@ -83,5 +198,5 @@ class Pool:
         return [batcher for versions in self._served.values() for batcher in versions.values()]
 
     def close(self) -> None:
-        for batcher in self.batchers():
+        for batcher in (*self.batchers(), *self._retiring):
             batcher.close()

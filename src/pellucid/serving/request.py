@@ -7,14 +7,17 @@ came. Source: docs/reference/http.md; the ids in tests are those of the conforma
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pellucid.core.tensor import Tensor
 from pellucid.errors import FormatError, TensorError
+from pellucid.serving.answer import Answer
 from pellucid.serving.inputs import BinaryTail, match_inputs, names_of, raw_tensor, read_input, row_count
 from pellucid.serving.members import (
-    NOT_OFFERED,
+    SHARED,
+    count_of,
     flag_of,
     items_of,
     object_of,
@@ -23,7 +26,10 @@ from pellucid.serving.members import (
     text_of,
 )
 from pellucid.serving.model import Signature, is_binary_only
+from pellucid.serving.shared_memory import Place, Regions
 from pellucid.serving.strict import decode_strict
+
+Render = Callable[[str, str, "InferRequest", Sequence[Tensor], str, str], Answer]
 
 
 @dataclass(slots=True)
@@ -36,6 +42,10 @@ class InferRequest:
         outputs: Index into the model's outputs, and whether it is wanted as binary.
         literals: JSON answers may hold NaN and infinities as literals.
         from_json: True when every tensor came as JSON, so that all of it is finite.
+        classes: By index of an output, how many of its best classes are wanted instead of it.
+        places: By index of an output, where in shared memory it goes instead of into the answer.
+        timeout_us: Longest time the caller lets it wait in the queue; 0 is no limit.
+        render: How the door that it came through makes the answer; ``None``: as JSON.
     """
 
     id: str | None
@@ -45,6 +55,10 @@ class InferRequest:
     outputs: tuple[tuple[int, bool], ...]
     literals: bool = False
     from_json: bool = True
+    classes: dict[int, int] | None = None
+    places: dict[int, Place] | None = None
+    timeout_us: int = 0
+    render: Render | None = None
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -56,7 +70,11 @@ class InferRequest:
 
 
 def parse_infer(
-    body: bytes, header_length: int | None, signature: Signature, personal: dict[str, str] | None = None
+    body: bytes,
+    header_length: int | None,
+    signature: Signature,
+    personal: dict[str, str] | None = None,
+    regions: Regions | None = None,
 ) -> InferRequest:
     """Read one inference request.
 
@@ -65,6 +83,7 @@ def parse_infer(
         header_length: Value of ``Inference-Header-Content-Length``, or ``None`` without it.
         personal: Gets ``request_id`` and ``subject`` as soon as they are read, so that a refusal
             that follows is found by them.
+        regions: Shared memory that tensors may lie in; ``None`` where it is off.
 
     Raises:
         FormatError: Not a request of the protocol.
@@ -81,33 +100,46 @@ def parse_infer(
     else:
         view = memoryview(body)
         head, rest = decode_strict(view[:header_length]), view[header_length:]
-    binary = BinaryTail(rest, header_length is not None)
-    return _build(object_of(head, "body"), binary, signature, {} if personal is None else personal)
+    binary = BinaryTail(rest, header_length is not None, regions)
+    return build_request(object_of(head, "body"), binary, signature, {} if personal is None else personal)
 
 
-def _build(
+def build_request(
     head: dict[str, Any], binary: BinaryTail, signature: Signature, personal: dict[str, str]
 ) -> InferRequest:
+    """Request of the protocol's members, however they travelled; raises as ``parse_infer``."""
     if request_id := text_of(head, "id", "id"):
         personal["request_id"] = request_id
     parameters = parameters_of(head, "request")
     if subject := text_of(parameters, "subject", "parameter 'subject'"):
         personal["subject"] = subject
-    refuse_unserved(parameters)
+    timeout_us = 0
+    if parameters:
+        refuse_unserved(parameters)
+        timeout_us = count_of(parameters, "timeout", "request")
     items = items_of(head, "inputs")
     if not items:
         raise TensorError("inputs: expected " + names_of(signature.inputs) + ", got none")
     ordered = match_inputs(items, signature)
     data: list[Tensor] = [read_input(item, spec, signature, binary) for item, spec in ordered]
     binary.finish()
+    classes = places = None
+    if signature.every_output and "outputs" not in head and "binary_data_output" not in parameters:
+        outputs = signature.every_output
+    else:
+        wanted = _wanted(head, parameters, signature, binary.regions)
+        outputs, classes, places = wanted.outputs, wanted.classes, wanted.places
     return InferRequest(
         request_id or None,
         subject or None,
         _in_model_order(data, signature),
         row_count(data, signature),
-        _wanted(head, parameters, signature),
-        literals=parameters.get("nonfinite") == "literal",
-        from_json=not binary.used,
+        outputs,
+        parameters.get("nonfinite") == "literal",
+        not binary.used,
+        classes,
+        places,
+        timeout_us,
     )
 
 
@@ -122,43 +154,56 @@ def _parse_raw(body: bytes, signature: Signature) -> InferRequest:
     return InferRequest(None, None, [raw_tensor(body, signature)], 1, outputs, from_json=False)
 
 
+@dataclass(slots=True)
+class _Wanted:
+    """Wanted outputs in the model's order; of which only the best classes; which go elsewhere."""
+
+    outputs: tuple[tuple[int, bool], ...]
+    classes: dict[int, int] | None = None
+    places: dict[int, Place] | None = None
+
+
 def _wanted(
-    head: dict[str, Any], parameters: dict[str, Any], signature: Signature
-) -> tuple[tuple[int, bool], ...]:
-    """Wanted outputs in the model's order."""
-    if signature.every_output and "outputs" not in head and "binary_data_output" not in parameters:
-        return signature.every_output
+    head: dict[str, Any], parameters: dict[str, Any], signature: Signature, regions: Regions
+) -> _Wanted:
     everywhere = flag_of(parameters, "binary_data_output", "request")
     if "outputs" not in head or head["outputs"] == []:
-        wanted = dict.fromkeys(range(len(signature.outputs)), everywhere)
+        found = _Wanted(tuple([(position, everywhere) for position in range(len(signature.outputs))]))
     else:
-        wanted = {}
-        for item in items_of(head, "outputs"):
-            position, binary = _wanted_output(item, everywhere, signature)
-            if position in wanted:
-                raise TensorError(f"output {item['name']!r:.60}: expected once, got twice")
-            wanted[position] = binary
-    for position, binary in wanted.items():
+        found = _named(items_of(head, "outputs"), everywhere, signature, regions)
+    for position, binary in found.outputs:
         spec = signature.outputs[position]
-        if not binary and is_binary_only(spec.datatype):
+        if not binary and is_binary_only(spec.datatype) and position not in (found.classes or ()):
             raise TensorError(
                 f"output {spec.name!r:.60}: expected a request for binary output, got one for JSON",
                 hint=f"{spec.datatype} has no JSON form: set binary_data to true",
             )
-    return tuple(sorted(wanted.items()))
+    return found
 
 
-def _wanted_output(item: dict[str, Any], everywhere: bool, signature: Signature) -> tuple[int, bool]:
-    subject = f"output {item['name']!r:.60}"
-    position = signature.output_index.get(item["name"])
-    if position is None:
-        raise TensorError(
-            f"outputs: expected some of {names_of(signature.outputs)}, got {item['name']!r:.60}"
-        )
-    parameters = parameters_of(item, subject)
-    for name in (*NOT_OFFERED, "classification"):
-        if name in parameters:
-            raise FormatError(f"{subject}: expected a plain output, got {name}: not offered here")
-    return position, flag_of(
-        parameters, "binary_data", subject
-    ) if "binary_data" in parameters else everywhere
+def _named(items: list[dict[str, Any]], everywhere: bool, signature: Signature, regions: Regions) -> _Wanted:
+    wanted: dict[int, bool] = {}
+    classes: dict[int, int] = {}
+    places: dict[int, Place] = {}
+    for item in items:
+        subject = f"output {item['name']!r:.60}"
+        position = signature.output_index.get(item["name"])
+        if position is None:
+            raise TensorError(
+                f"outputs: expected some of {names_of(signature.outputs)}, got {item['name']!r:.60}"
+            )
+        if position in wanted:
+            raise TensorError(f"{subject}: expected once, got twice")
+        parameters = parameters_of(item, subject)
+        binary = flag_of(parameters, "binary_data", subject) if "binary_data" in parameters else everywhere
+        if count := count_of(parameters, "classification", subject):
+            if signature.outputs[position].datatype == "BYTES":
+                raise TensorError(f"{subject}: expected numbers to classify, got BYTES")
+            classes[position] = count
+        if not SHARED.isdisjoint(parameters):
+            if parameters.get("binary_data"):
+                raise FormatError(f"{subject}: expected binary_data or a shared memory region, got both")
+            places[position] = regions.place(parameters, subject)
+            binary = True
+        wanted[position] = binary
+    return _Wanted(tuple(sorted(wanted.items())), classes or None, places or None)

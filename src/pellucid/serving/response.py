@@ -5,33 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from pellucid.core.tensor import Tensor, datatype, unpack_elements
 from pellucid.errors import TensorError
+from pellucid.serving.answer import Answer
 from pellucid.serving.request import InferRequest
+from pellucid.serving.shared_memory import Place
 
 _encode: Final = msgspec.json.Encoder().encode
-
-
-@dataclass(slots=True)
-class Answer:
-    """The reply to a call.
-
-    Attributes:
-        body: Whole body.
-        json_size: Bytes of JSON at its head when binary tensors follow, else ``None``.
-        call: Call key.
-        trace: Trace id under which the call is found.
-    """
-
-    body: bytes
-    json_size: int | None
-    call: str
-    trace: str
 
 
 def render_answer(
@@ -44,10 +28,14 @@ def render_answer(
     """
     described: list[dict[str, Any]] = []
     tail: list[bytes] = []
+    elsewhere: list[tuple[Place, bytes]] = []
+    places = request.places
     for position, binary in request.outputs:
         tensor = outputs[position]
         item: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-        if binary:
+        if places and position in places:
+            elsewhere.append(put(tensor, places[position]))  # stock clients want no parameters then
+        elif binary:
             data = bytes(tensor.data)
             item["parameters"] = {"binary_data_size": len(data)}
             tail.append(data)
@@ -61,8 +49,22 @@ def render_answer(
     head["outputs"] = described
     text = json.dumps(head).encode() if request.literals else _encode(head)
     if not tail:
-        return Answer(text, None, call, trace)
-    return Answer(b"".join([text, *tail]), len(text), call, trace)
+        return Answer(text, None, call, trace, elsewhere)
+    return Answer(b"".join([text, *tail]), len(text), call, trace, elsewhere)
+
+
+def put(tensor: Tensor, place: Place) -> tuple[Place, bytes]:
+    """An output and its place, if it fits.
+
+    Raises:
+        TensorError: The place is too small.
+    """
+    if len(tensor.data) > place.byte_size:
+        raise TensorError(
+            f"output {tensor.name!r:.80}: expected a place of {len(tensor.data):,} bytes in region "
+            f"{place.region.name!r:.80}, got {place.byte_size:,}"
+        )
+    return place, bytes(tensor.data)
 
 
 def _elements(tensor: Tensor, *, literals: bool) -> list[Any]:

@@ -19,11 +19,12 @@ Parts = list[list[tuple[int, Tensor]]]  # per input: first slot and tensor of ea
 
 @dataclass(slots=True)
 class Execution:
-    """What one run gave: outputs, or the error; and how long the engine took."""
+    """What one run gave: outputs, or the error; how long the engine took, and the placing before it."""
 
     outputs: list[Tensor]
     infer_ns: int
     error: PellucidError | None = None
+    input_ns: int = 0
 
 
 class Worker:
@@ -35,7 +36,7 @@ class Worker:
 
     def run(self, parts: Parts, bucket: int) -> Execution:
         """Place and run on this thread; ``bucket`` 0: a model without batch axis, as it came."""
-        started = self._now()
+        began = started = self._now()
         try:
             if bucket:
                 tensors: Sequence[Tensor] = [place(part, bucket) for part in parts]
@@ -43,7 +44,7 @@ class Worker:
                 tensors = [part[0][1] for part in parts]
             started = self._now()
             outputs = self._session.infer(tensors)
-            return Execution(outputs, self._now() - started)
+            return Execution(outputs, self._now() - started, None, started - began)
         except PellucidError as error:
             return Execution([], self._now() - started, error)
         except Exception as error:

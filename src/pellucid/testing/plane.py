@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from pellucid.app.serve import SideDoor
 from pellucid.core.tensor import TensorSpec
 from pellucid.ports import Recorder, Session
 from pellucid.servers.http.app import HttpDoor, make_app
-from pellucid.servers.http.serve import bind, run
+from pellucid.servers.http.serve import around, bind, run
 from pellucid.serving.dataplane import Dataplane
 from pellucid.serving.limits import Limits
 from pellucid.serving.model import Model
@@ -51,14 +52,18 @@ def echo_model(name: str = "echo", *specs: TensorSpec, session: Session | None =
 
 
 def make_plane(
-    models: Sequence[Model], recorder: Recorder | None = None, limits: Limits | None = None, clock: Any = None
+    models: Sequence[Model],
+    recorder: Recorder | None = None,
+    limits: Limits | None = None,
+    clock: Any = None,
+    **more: Any,
 ) -> Dataplane:
-    """Data plane over models, not yet bound to a loop."""
+    """Data plane over models, not yet bound to a loop; ``more``: ``repository``, ``regions``."""
     recorder, limits, clock = recorder or MemoryRecorder(), limits or Limits(), clock or RealClock()
     pool = Pool(recorder, clock=clock, limits=limits)
     for model in models:
         pool.add(model)
-    return Dataplane(pool, recorder, clock=clock, limits=limits)
+    return Dataplane(pool, recorder, clock=clock, limits=limits, **more)
 
 
 @dataclass
@@ -120,7 +125,7 @@ def exchange(plane: Dataplane, requests: Sequence[tuple[Any, ...]]) -> list[Repl
 
 
 @contextmanager
-def running(plane: Dataplane) -> Iterator[int]:
+def running(plane: Dataplane, beside: Sequence[SideDoor] = ()) -> Iterator[int]:
     """The door on a free port of the loopback, on a thread of its own; gives the port."""
     listener = bind("127.0.0.1", 0)
     ready = threading.Event()
@@ -128,6 +133,8 @@ def running(plane: Dataplane) -> Iterator[int]:
 
     def attach(loop: asyncio.AbstractEventLoop) -> None:
         plane.attach(loop)
+
+    opened, closed = around(plane, beside)
 
     def serve() -> None:
         run(
@@ -137,6 +144,8 @@ def running(plane: Dataplane) -> Iterator[int]:
             started=ready.set,
             drain=lambda: plane.drain(5),
             on_server=stop.append,
+            opened=opened,
+            closed=closed,
         )
 
     thread = threading.Thread(target=serve, name="door")

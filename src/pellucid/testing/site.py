@@ -61,7 +61,9 @@ def make_site(
     outcome = build(site, folder / "recipe.yaml")
     signed = sign_folder(site, outcome.folder)
     qualify(site, signed.archive)
-    settings = {"port": 0, "models": [f"packages/{signed.archive.name}"]} | dict(serving or {})
+    settings = {"port": 0, "grpc_port": 0, "models": [f"packages/{signed.archive.name}"]} | dict(
+        serving or {}
+    )
     return configure(site, serving=settings, ledger=ledger or {})
 
 

@@ -10,8 +10,6 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-import msgspec
-
 from pellucid.errors import EncodingError, FormatError, PellucidError, TooManyError, UnavailableError
 from pellucid.servers.http.body import (
     COMPRESS_MIN,
@@ -24,9 +22,10 @@ from pellucid.servers.http.body import (
 )
 from pellucid.servers.http.routes import Route, find_route
 from pellucid.servers.http.statuses import STATUSES
+from pellucid.servers.http.telling import BODY_MAX, tell
+from pellucid.serving.answer import Answer
 from pellucid.serving.call import OpenCall
 from pellucid.serving.dataplane import Dataplane
-from pellucid.serving.response import Answer
 
 Headers = list[tuple[bytes, bytes]]
 Scope = dict[str, Any]
@@ -38,7 +37,6 @@ _BINARY: Final = (b"content-type", b"application/octet-stream")
 _LENGTH: Final = b"inference-header-content-length"
 _ONCE: Final = (_LENGTH, b"content-encoding", b"traceparent")  # heard twice, they say two things
 FAULT: Final = b'{"error": "server: expected an answer, got a fault of its own"}'
-_encode: Final = msgspec.json.Encoder().encode
 
 
 def make_app(door: HttpDoor) -> App:
@@ -49,7 +47,7 @@ def make_app(door: HttpDoor) -> App:
         if route.kind == "infer" and scope["method"] == "POST":
             await door.infer(route, scope, receive, send)
         else:
-            await door.tell(route, scope["method"], send)
+            await door.tell(route, scope, receive, send)
 
     return app
 
@@ -99,17 +97,21 @@ class HttpDoor:
         receive: Receive,
     ) -> Answer:
         route.verify()
+        length = header_length(headers.get(_LENGTH))
+        body = await self._body(sent, headers, receive, self.plane.limits.body_max_bytes)
+        return await self.plane.infer(call, route.model, route.version, body, length)
+
+    async def _body(
+        self, sent: Headers, headers: dict[bytes, bytes], receive: Receive, size_max: int
+    ) -> bytes:
+        """The whole body, decompressed."""
         if len(sent) != len(headers):
             _verify_once(sent)
-        size_max = self.plane.limits.body_max_bytes
         encoding = headers.get(b"content-encoding", b"identity").strip().lower()
         if encoding != b"identity" and encoding not in ENCODINGS:
             raise _unsupported(encoding)
-        length = header_length(headers.get(_LENGTH))
         body = await read_body(receive, headers.get(b"content-length"), size_max)
-        if encoding != b"identity":
-            body = inflate(body, encoding, size_max)
-        return await self.plane.infer(call, route.model, route.version, body, length)
+        return body if encoding == b"identity" else inflate(body, encoding, size_max)
 
     def marks(self, call: OpenCall) -> Headers:
         """Headers under which a refused call is found."""
@@ -119,39 +121,24 @@ class HttpDoor:
 
     # -- everything else --------------------------------------------------------------------------
 
-    async def tell(self, route: Route, method: str, send: Send) -> None:
-        """Health and metadata."""
+    async def tell(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
+        """Health, metadata and what else is asked besides inference."""
+        method = scope["method"]
         if route.kind != "none" and method not in route.methods:
             allowed = ", ".join(route.methods)
             error = FormatError(f"method: expected {allowed}, got {method:.20}")
             await _send(send, 405, *error_of(error, [(b"allow", allowed.encode())])[1:])
             return
         try:
-            status, value = self._told(route)
+            route.verify()
+            body = b""
+            if method == "POST":
+                body = await self._body(scope["headers"], dict(scope["headers"]), receive, BODY_MAX)
+            kind, told = await tell(self.plane, route, method, body)
         except PellucidError as error:
             await _send(send, *error_of(error))
             return
-        await _send(send, status, [_JSON], _encode(value))
-
-    def _told(self, route: Route) -> tuple[int, Any]:
-        route.verify()
-        if route.kind == "live":
-            return 200, {"live": True}
-        if route.kind == "ready":
-            return self._ready()
-        if route.kind == "server":
-            return 200, self.plane.server_metadata()
-        if route.kind == "model":
-            return 200, self.plane.pool.metadata(route.model, route.version)
-        self.plane.pool.find(route.model, route.version)
-        return 200, {"name": route.model, "ready": True}
-
-    def _ready(self) -> tuple[int, Any]:
-        if self.plane.is_ready:
-            return 200, {"ready": True}
-        missing = ", ".join(self.plane.pool.missing[:20])
-        got = "a shutdown" if self.plane.draining else f"missing {missing or 'all models'}"
-        raise UnavailableError(f"server: expected every configured model to be ready, got {got}")
+        await _send(send, 200, [(b"content-type", kind)], told)
 
 
 def _unsupported(encoding: bytes) -> EncodingError:

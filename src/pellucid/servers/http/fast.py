@@ -19,10 +19,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from pellucid.errors import PellucidError
 from pellucid.servers.http.app import FAULT, HttpDoor, answer_of, error_of, header_length
 from pellucid.servers.http.body import COMPRESS_MIN
-from pellucid.servers.http.protocol import DoorProtocol
+from pellucid.servers.http.protocol import DoorProtocol, is_host
 from pellucid.servers.http.routes import Route, find_route
+from pellucid.serving.answer import Answer
 from pellucid.serving.call import OpenCall
-from pellucid.serving.response import Answer
 
 _LENGTH: Final = b"inference-header-content-length"
 _SLOW: Final = frozenset([b"content-encoding", b"transfer-encoding", b"expect", b"upgrade"])
@@ -162,7 +162,13 @@ class FastProtocol(DoorProtocol):
         if len(known) != len(self.headers) or not _SLOW.isdisjoint(known):
             return False
         length = known.get(b"content-length", b"")
-        return length.isdigit() and len(length) < 20 and int(length) <= self._body_max
+        return (
+            self._is_plain(known) and length.isdigit() and len(length) < 20 and int(length) <= self._body_max
+        )
+
+    def _is_plain(self, known: dict[bytes, bytes]) -> bool:
+        """What ``verify_head`` has to look at more closely takes the long way."""
+        return self.parser.get_http_version() == "1.1" and is_host(known.get(b"host"))
 
     def on_body(self, body: bytes) -> None:
         if self._route is None:

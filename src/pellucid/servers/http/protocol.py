@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any, ClassVar, Final
 
 import httptools
@@ -23,7 +24,13 @@ SILENT_MAX: Final = 65_536  # limit: bytes that complete no head and bring no bo
 HEAD_TIMEOUT_S: Final = 15.0  # limit: from the first byte behind an answer to the end of the next headers
 LINGER_S: Final = 2.0  # limit: how long we read what nobody will answer
 LINGER_BYTES: Final = 16 * 2**20
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~%:\[\]-]{0,255}")
 _JOIN_MAX: Final = 65_536  # above, two pieces for one system call are cheaper than a copy
+
+
+def is_host(value: bytes | None) -> bool:
+    """True for one host with or without a port; a list, a user or a path is none."""
+    return value is not None and _HOST.fullmatch(value) is not None
 
 
 class _Transport:
@@ -226,6 +233,7 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         if self._muted:
             return
         self.end_head()
+        self.verify_head()
         super().on_headers_complete()
 
     def end_head(self) -> None:
@@ -233,6 +241,24 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._in_head, self._silent = False, 0
         if self._head_timer is not None:
             self._disarm()
+
+    def verify_head(self) -> None:
+        """Refuse heads that the parser lets pass, and that a proxy before us may read otherwise."""
+        version, hosts = self.parser.get_http_version(), 0
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+                if not is_host(value):
+                    self._stop(400, "host: expected a name and a port, got something else")
+            elif name == b"transfer-encoding":
+                if value.lower() != b"chunked":
+                    self._stop(400, "transfer-encoding: expected chunked alone, got another coding")
+                if version != "1.1":
+                    self._stop(400, f"transfer-encoding: expected HTTP/1.1, got HTTP/{version}")
+        if (version == "1.1" and hosts != 1) or hosts > 1:
+            self._stop(400, f"host: expected once, got it {hosts} times")
+        if version not in ("1.1", "1.0"):
+            self._stop(400, f"request: expected HTTP/1.1 or HTTP/1.0, got HTTP/{version}")
 
     def on_body(self, body: bytes) -> None:
         self._silent = 0

@@ -9,9 +9,10 @@ from urllib.parse import unquote_to_bytes
 
 from pellucid.errors import FormatError, NotFoundError, PellucidError
 
-NAME_MAX: Final = 256  # limit: characters of a model's or version's name in a path
+NAME_MAX: Final = 256  # limit: characters of a name in a path
 GET: Final = ("GET", "HEAD")
 POST: Final = ("POST",)
+BOTH: Final = (*GET, *POST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,8 @@ class Route:
     """Where a path leads.
 
     Attributes:
-        kind: ``live``, ``ready``, ``server``, ``model``, ``model_ready``, ``infer`` or ``none``.
+        kind: What is asked: a row of ``ENDPOINTS``, or ``none``.
+        model: Name of the model, or of the shared memory region.
         problem: Why nothing can be found there; an ``infer`` route is recorded all the same.
     """
 
@@ -40,13 +42,54 @@ class Route:
             raise kind(text)
 
 
-_FIXED: Final = {
-    b"/v2": Route("server"),
-    b"/v2/": Route("server"),
-    b"/v2/health/live": Route("live"),
-    b"/v2/health/ready": Route("ready"),
+MODEL: Final = "/v2/models/{model}"
+VERSION: Final = MODEL + "/versions/{version}"
+_REGION: Final = "/region/{region}"
+_OF_MODELS: Final = {
+    "": ("model", GET),
+    "/ready": ("model_ready", GET),
+    "/infer": ("infer", POST),
+    "/config": ("config", GET),
+    "/stats": ("stats", GET),
+    "/trace/setting": ("trace", BOTH),
 }
-_VERBS: Final = {b"": ("model", GET), b"ready": ("model_ready", GET), b"infer": ("infer", POST)}
+_OF_REGIONS: Final = {
+    "system": {
+        "/status": ("shm_status", GET), "/unregister": ("shm_unregister", POST),
+        _REGION + "/status": ("shm_status", GET), _REGION + "/register": ("shm_register", POST),
+        _REGION + "/unregister": ("shm_unregister", POST),
+    },
+    "cuda": {
+        "/status": ("cuda_status", GET), "/unregister": ("cuda_unregister", POST),
+        _REGION + "/status": ("cuda_status", GET), _REGION + "/register": ("cuda_register", POST),
+        _REGION + "/unregister": ("cuda_unregister", POST),
+    },
+}  # fmt: skip
+ENDPOINTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "/v2": ("server", GET),
+    "/v2/": ("server", GET),
+    "/v2/health/live": ("live", GET),
+    "/v2/health/ready": ("ready", GET),
+    "/v2/models/stats": ("stats", GET),
+    "/v2/repository/index": ("index", POST),
+    "/v2/repository/models/{model}/load": ("load", POST),
+    "/v2/repository/models/{model}/unload": ("unload", POST),
+    "/v2/trace/setting": ("trace", BOTH),
+    "/v2/logging": ("logging", BOTH),
+    "/openapi.json": ("openapi", GET),
+    "/inference.proto": ("proto", GET),
+    **{base + rest: row for base in (MODEL, VERSION) for rest, row in _OF_MODELS.items()},
+    **{f"/v2/{k}sharedmemory{rest}": row for k, rows in _OF_REGIONS.items() for rest, row in rows.items()},
+}
+
+
+def _split(path: str) -> tuple[bytes, ...]:
+    return tuple(path.encode().split(b"/"))
+
+
+_FIXED: Final = {path.encode(): Route(*row) for path, row in ENDPOINTS.items() if "{" not in path}
+_NAMED: Final = [(_split(path), row) for path, row in ENDPOINTS.items() if "{" in path]
+_NOWHERE: Final = Route("none", problem=(NotFoundError, "path: expected an endpoint of /v2, got another"))
 
 
 @lru_cache(maxsize=1_024)
@@ -56,26 +99,20 @@ def find_route(raw_path: bytes) -> Route:
     if fixed is not None:
         return fixed
     parts = raw_path.split(b"/")
-    if parts[:3] != [b"", b"v2", b"models"] or not 4 <= len(parts) <= 7:
-        return _nothing()
-    name, rest = parts[3], parts[4:]
-    version = None
-    if rest and rest[0] == b"versions":
-        if len(rest) < 2:
-            return _nothing()
-        version, rest = rest[1], rest[2:]
-    if len(rest) > 1 or rest == [b""] or (verb := _VERBS.get(b"".join(rest))) is None:
-        return _nothing()
-    kind, methods = verb
+    for pattern, (kind, methods) in _NAMED:
+        if len(pattern) == len(parts) and all(
+            p == w or p[:1] == b"{" for p, w in zip(pattern, parts, strict=True)
+        ):
+            return _named(kind, methods, pattern, parts)
+    return _NOWHERE
+
+
+def _named(kind: str, methods: tuple[str, ...], pattern: tuple[bytes, ...], parts: list[bytes]) -> Route:
     try:
-        names = _name("model", name), None if version is None else _name("version", version)
+        names = [_name(p[1:-1].decode(), w) for p, w in zip(pattern, parts, strict=True) if p[:1] == b"{"]
     except PellucidError as error:
         return Route(kind, methods, problem=(type(error), error.message))
-    return Route(kind, methods, *names)
-
-
-def _nothing() -> Route:
-    return Route("none", problem=(NotFoundError, "path: expected an endpoint of /v2, got another"))
+    return Route(kind, methods, names[0], names[1] if len(names) > 1 else None)
 
 
 def _name(subject: str, raw: bytes) -> str:

@@ -12,18 +12,20 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import uvicorn
 
+from pellucid.app.serve import SideDoor
 from pellucid.errors import UnavailableError
 from pellucid.servers.http.app import FAULT, App, HttpDoor, Scope, Send, make_app
 from pellucid.servers.http.body import Receive
 from pellucid.servers.http.fast import FastProtocol
 from pellucid.serving.dataplane import Dataplane
 
+Step = Callable[[], Awaitable[None]]
 KEEP_ALIVE_S: Final = 75  # precedent: nginx
 BACKLOG: Final = 2_048
 _HANDED_MAX: Final = 64  # limit: connections taken in before requests are looked at
@@ -67,6 +69,9 @@ def answer_faults(app: App) -> App:
     return guarded
 
 
+async def _nothing() -> None: ...
+
+
 class _Server(uvicorn.Server):  # type: ignore[misc]
     """Tells when it listens, and lets the caller drain before connections are cut."""
 
@@ -76,9 +81,12 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         started: Callable[[], None],
         drain: Callable[[], Awaitable[object]],
         channel: socket.socket | None,
+        opened: Step,
+        closed: Step,
     ) -> None:
         super().__init__(config)
         self._tell, self._drain, self._channel = started, drain, channel
+        self._opened, self._closed = opened, closed
         self._joining: set[asyncio.Task[Any]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -89,6 +97,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
             self.started = True
             self._channel.setblocking(False)
             asyncio.get_running_loop().add_reader(self._channel.fileno(), self._hear, self._channel)
+        await self._opened()
         self._tell()
 
     def _hear(self, channel: socket.socket) -> None:
@@ -127,7 +136,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
             task.exception()  # a client that left before it was taken in is nobody's fault
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown(sockets)
+        await asyncio.gather(super().shutdown(sockets), self._closed())
         await self._drain()
 
 
@@ -140,6 +149,8 @@ def run(
     drain: Callable[[], Awaitable[object]],
     handed: bool = False,
     on_server: Callable[[uvicorn.Server], None] | None = None,
+    opened: Step = _nothing,
+    closed: Step = _nothing,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until the server's ``should_exit`` is set.
 
@@ -149,6 +160,7 @@ def run(
         drain: Awaited when no connection is left and before the loop ends.
         handed: ``listener`` is a channel over which a parent hands connections.
         on_server: Gets the server before it starts.
+        opened, closed: Awaited when it listens, and beside its stop: for doors next to this one.
     """
     config = uvicorn.Config(
         answer_faults(make_app(door)),
@@ -165,7 +177,7 @@ def run(
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
     )
-    server = _Server(config, started, drain, listener if handed else None)
+    server = _Server(config, started, drain, listener if handed else None, opened, closed)
 
     async def serve() -> None:
         attach(asyncio.get_running_loop())
@@ -197,9 +209,33 @@ class UvicornDoor:
         started: Callable[[], None],
         drain: Callable[[], Awaitable[object]],
         handed: bool = False,
+        beside: Sequence[SideDoor] = (),
     ) -> None:
         """Serve a data plane until SIGTERM or SIGINT."""
-        run(HttpDoor(plane), listener, attach=attach, started=started, drain=drain, handed=handed)
+        opened, closed = around(plane, beside)
+        run(
+            HttpDoor(plane),
+            listener,
+            attach=attach,
+            started=started,
+            drain=drain,
+            handed=handed,
+            opened=opened,
+            closed=closed,
+        )
+
+
+def around(plane: Dataplane, doors: Sequence[SideDoor]) -> tuple[Step, Step]:
+    """``opened`` and ``closed`` of ``run``, for doors beside this one."""
+
+    async def opened() -> None:
+        for door in doors:
+            await door.open(plane)
+
+    async def closed() -> None:
+        await asyncio.gather(*(door.close(GRACE_S) for door in doors))
+
+    return opened, closed
 
 
 @contextmanager

@@ -1,0 +1,38 @@
+"""The gRPC door's one table: error class to status. A test fails if a class is missing."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Final
+
+from grpc import StatusCode
+
+from pellucid import errors
+from pellucid.errors import PellucidError
+
+_OWN: Final[dict[type[PellucidError], StatusCode]] = {
+    errors.PellucidError: StatusCode.INTERNAL,
+    errors.UsageError: StatusCode.INVALID_ARGUMENT,
+    errors.NotFoundError: StatusCode.NOT_FOUND,
+    errors.VerificationError: StatusCode.FAILED_PRECONDITION,
+    errors.PolicyDeniedError: StatusCode.PERMISSION_DENIED,
+    errors.BuildError: StatusCode.INTERNAL,
+    errors.ReplayMismatchError: StatusCode.ABORTED,
+    errors.ErasedError: StatusCode.NOT_FOUND,
+    errors.AuthError: StatusCode.UNAUTHENTICATED,
+    errors.LimitError: StatusCode.RESOURCE_EXHAUSTED,
+    errors.DeadlineError: StatusCode.DEADLINE_EXCEEDED,
+    errors.UnavailableError: StatusCode.UNAVAILABLE,
+    errors.LedgerHaltedError: StatusCode.INTERNAL,
+}
+
+
+def _inherited(kind: type[PellucidError]) -> StatusCode:
+    return next(_OWN[parent] for parent in kind.__mro__ if parent in _OWN)
+
+
+STATUSES: Final[dict[type[PellucidError], StatusCode]] = {
+    kind: _inherited(kind)
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, PellucidError)
+}
