@@ -5,16 +5,20 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import onnx
 import pytest
 
 from pellucid.backends.tensorrt import cuda, session
 from pellucid.backends.tensorrt.adapter import TensorRtBackend
+from pellucid.backends.tensorrt.facts import read_facts
 from pellucid.backends.tensorrt.library import Library, features_of, library_of
 from pellucid.core.digest import sha256
 from pellucid.core.tensor import Tensor
+from pellucid.core.tensorrt_classic import FORM
 from pellucid.errors import (
     BuildCancelledError,
     BuildError,
@@ -290,3 +294,24 @@ def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "tensorrt", fake)
     assert load("backend", "tensorrt")().environment()["tensorrt"] == "11.0.0"
     monkeypatch.delitem(sys.modules, "pellucid.backends.tensorrt.classic")
+
+
+def test_tactics_of_a_classic_log_are_facts_of_their_own_and_no_list_of_layers(library: Library) -> None:
+    """The lines are written by hand; the fact says that no real log confirmed their form."""
+    path = Path(__file__).resolve().parents[1] / "e2e/data/classic-fast.jsonl"
+    raw = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [LogLine(item["severity"], 0, item["message"], "tensorrt") for item in raw]
+    model = onnx.load_model_from_string(digits_like())
+    facts = read_facts(lines, model, library)
+    classic = facts["classic"]
+    assert (classic["form"], classic["library"]) == (FORM, "tensorrt 11.0.0")
+    conv = next(layer for layer in classic["layers"] if layer["name"] == "conv2 + relu2")
+    assert (conv["nodes"], conv["tactic"], conv["time_ms"]) == (
+        ["conv2", "relu2"], "0x5555555555555555", "0.187",
+    )  # fmt: skip
+    assert classic["strangers"] == []
+    assert facts["layers"] == []
+    assert facts["layers_reason"]
+    assert "classic" not in read_facts(
+        [line for line in lines if " Time: " not in line.message], model, library
+    )

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.backends.tensorrt.library import Library
+from pellucid.core.tensorrt_classic import classic_facts, parse_classic
 from pellucid.core.tensorrt_dump import DUMP_START
 from pellucid.core.tensorrt_layers import Layer, LayerTensor
 from pellucid.core.tensorrt_log import LogFacts, Said, parse_log
@@ -51,7 +52,7 @@ def read_facts(lines: Sequence[LogLine], model: onnx.ModelProto, library: Librar
     names = [node.name for node in nodes]
     if not library.features.cross_target and not _is_readable(lines, names):
         said = parse_log([line for line in lines if not line.message.startswith(DUMP_START)], names)
-        return _without_layers(said, library, nodes)
+        return _without_layers(said, library, nodes) | _classic(lines, library, names)
     found = parse_log(lines, names)
     if found.layers is None:
         raise BuildError(
@@ -73,7 +74,22 @@ def read_facts(lines: Sequence[LogLine], model: onnx.ModelProto, library: Librar
         "tactics": DEFERRED if library.features.cross_target else MEASURED,
         "memory": _memory(found),
         **_said(found.said),
+        **({} if library.features.cross_target else _classic(lines, library, names)),
     }
+
+
+def _classic(lines: Sequence[LogLine], library: Library, names: Sequence[str]) -> dict[str, Any]:
+    """Tactics that the library timed, as ``classic``; nothing where its log is of no such form.
+
+    Only layers that were timed are in it: it is no list of the engine's layers and takes no place of one.
+    """
+    try:
+        log = parse_classic(lines)
+    except ParseError:
+        return {}
+    named = {name for layer in log.layers for name in layer.nodes}
+    facts = classic_facts(log) | {"library": f"{library.backend} {library.version}"}
+    return {"classic": facts | {"strangers": sorted(named - set(names))}}
 
 
 def _is_readable(lines: Sequence[LogLine], names: Sequence[str]) -> bool:
