@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import onnx
+
+from pellucid.backends.onnxruntime.adapter import OnnxRuntimeBackend
+from pellucid.build.precision_half import FP16, halve
 from pellucid.core.facts import Graph, Node, map_layers
+from pellucid.testing.models import digits_like
 
 
 def node(name: str, op: str, inputs: str, outputs: str, domain: str = "") -> Node:
@@ -72,3 +77,45 @@ def test_quantised_operations_are_counted() -> None:
         ("y",),
     )
     assert map_layers(engine, engine)["quantized_ops_count"] == 1
+
+
+def test_parts_of_an_operator_are_told_by_what_they_feed() -> None:
+    """A builder that has no kernel writes an operator out, with tensors of its own between."""
+    source = Graph(
+        (node("fc", "Gemm", "x w", "l"), node("soft", "Softmax", "l", "y")), frozenset({"w"}), ("y",)
+    )
+    engine = Graph(
+        (
+            node("cast_w", "Cast", "w", "cast/w"),
+            node("fc", "Gemm", "x cast/w", "cast/l"),
+            node("exp", "Exp", "cast/l", "made_exp"),
+            node("sum", "ReduceSum", "made_exp", "made_sum"),
+            node("div", "Div", "made_exp made_sum", "y"),
+        ),
+        frozenset({"w"}),
+        ("y",),
+    )
+    facts = map_layers(source, engine, {"cast/w": "w", "cast/l": "l"})
+    assert {layer["name"]: layer["nodes"] for layer in facts["layers"]} == {
+        "cast_w": ["fc"], "fc": ["fc"], "exp": ["soft"], "sum": ["soft"], "div": ["soft"],
+    }  # fmt: skip
+    assert (facts["unmapped_layers"], facts["fused_layers"], facts["eliminated"]) == ([], 0, [])
+
+
+def test_every_layer_of_an_fp16_engine_names_its_own_operations() -> None:
+    """ONNX Runtime puts casts around what it has no FP16 kernel for, and renames what they touch."""
+    half = halve(onnx.load_model_from_string(digits_like()), FP16).model
+    recipe = {"threads": 1, "serve_level": "portable"}
+    facts = OnnxRuntimeBackend().build(recipe, half.SerializeToString(), lambda line: None).facts
+    nodes = {layer["name"]: layer["nodes"] for layer in facts["layers"]}
+    assert facts["unmapped_layers"] == []
+    assert len(nodes) == len(facts["layers"])  # names are unique, also of parts that have none
+    for name in ("relu1", "relu2", "pool", "flat", "fc"):
+        assert nodes[name] == [name]
+    assert nodes["conv1"] == ["graph_input_cast0", "conv1"]  # the library took the model's cast away
+    assert nodes["conv2"] == ["same", "conv2"]
+    parts = [name for name in nodes if "Softmax" in name]
+    assert len(parts) == 4
+    assert all(nodes[name] == ["softmax"] for name in parts)
+    assert all(layer["placement"] == "CPUExecutionProvider" for layer in facts["layers"])
+    assert {n["name"] for n in facts["nodes"] if not n["layers"]} == set()

@@ -1,13 +1,14 @@
 """Which source nodes became which engine layers, by comparing two graphs; no log line is believed here.
 
 The backward cone of a layer (from its outputs, stopping at its inputs) is what it computes. Exact
-where the builder keeps tensor names; a layer whose tensors it made up is reported as unmapped.
+where the builder keeps tensor names. A layer of made-up tensors is a part of the layers that it feeds,
+and names their nodes; one that feeds none is reported as unmapped.
 Source: requirement B4; spec/package.md, section 10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -44,16 +45,58 @@ class Graph:
     datatypes: Mapping[str, str] = field(default_factory=dict)
 
 
-def map_layers(source: Graph, engine: Graph) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Both graphs, and the names by which they are followed."""
+
+    source: Graph
+    engine: Graph
+    renamed: Mapping[str, str]
+    producers: Mapping[str, Node]
+    makers: Mapping[str, Node]
+    known: frozenset[str]
+
+    def name(self, tensor: str) -> str:
+        """The source's name of an engine's tensor, or the engine's own."""
+        return self.renamed.get(tensor, tensor)
+
+    def reached(self, tensors: Iterable[str]) -> set[str]:
+        """Source tensors behind these, through tensors that the builder made up."""
+        waiting, seen, found = list(tensors), set(), set()
+        while waiting:
+            tensor = waiting.pop()
+            if tensor in seen:
+                continue
+            seen.add(tensor)
+            maker = self.makers.get(tensor)
+            if maker is None or self.name(tensor) in self.known:
+                found.add(self.name(tensor))
+            else:
+                waiting += [name for name in maker.inputs if name and name not in self.engine.constants]
+        return found
+
+
+def _sides(source: Graph, engine: Graph, renamed: Mapping[str, str]) -> _Sides:
+    producers = {name: node for node in source.nodes for name in node.outputs if name}
+    makers = {name: node for node in engine.nodes for name in node.outputs if name}
+    known = frozenset(producers) | source.constants | {name for node in source.nodes for name in node.inputs}
+    return _Sides(source, engine, renamed, producers, makers, known)
+
+
+def map_layers(source: Graph, engine: Graph, renamed: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Facts of an engine against its source: both directions, fusions, eliminations, precision.
+
+    Args:
+        renamed: The engine's name of a tensor -> the source's, where the builder gave another.
 
     Returns:
         ``layers`` (each with its source nodes), ``nodes`` (each with its layers and fate),
         ``fused_layers``, ``eliminated``, ``unmapped_layers``, ``quantized_ops_count``.
     """
-    producers = {name: node for node in source.nodes for name in node.outputs if name}
+    sides = _sides(source, engine, renamed or {})
     folded = _folded(source)
-    layers = [_layer(node, source, engine, producers, folded) for node in engine.nodes]
+    layers = [_layer(node, sides, folded) for node in engine.nodes]
+    _name_parts(layers, sides)
     owners: dict[str, list[str]] = {}
     for layer in layers:
         for name in layer["nodes"]:
@@ -69,6 +112,19 @@ def map_layers(source: Graph, engine: Graph) -> dict[str, Any]:
     }
 
 
+def _name_parts(layers: list[dict[str, Any]], sides: _Sides) -> None:
+    """Layers of made-up tensors get the nodes of the layers that they feed, in place; last first."""
+    readers: dict[str, list[dict[str, Any]]] = {}
+    for node, layer in reversed(list(zip(sides.engine.nodes, layers, strict=True))):
+        if not layer["mapped"] and not layer["nodes"]:
+            fed = [reader for name in node.outputs for reader in readers.get(name, ())]
+            wanted = {name for reader in fed for name in reader["nodes"]}
+            layer["nodes"] = [n.name for n in sides.source.nodes if n.name in wanted]
+            layer["mapped"] = bool(wanted)
+        for name in node.inputs:
+            readers.setdefault(name, []).append(layer)
+
+
 def _folded(source: Graph) -> set[str]:
     """Nodes whose value does not depend on any input: builders compute them once."""
     constant = set(source.constants) | {""}
@@ -80,10 +136,9 @@ def _folded(source: Graph) -> set[str]:
     return folded
 
 
-def _layer(
-    node: Node, source: Graph, engine: Graph, producers: Mapping[str, Node], folded: set[str]
-) -> dict[str, Any]:
-    cone, mapped = _cone(node, engine, producers)
+def _layer(node: Node, sides: _Sides, folded: set[str]) -> dict[str, Any]:
+    source, engine = sides.source, sides.engine
+    cone, mapped = _cone(node, sides)
     names = [n.name for n in source.nodes if n.name in cone]
     work = [n.name for n in source.nodes if n.name in cone and n.name not in folded and n.op not in _NO_WORK]
     return {
@@ -103,19 +158,19 @@ def _tensor(name: str, source: Graph, engine: Graph) -> dict[str, Any]:
     return {"name": name, "datatype": engine.datatypes.get(name) or source.datatypes.get(name)}
 
 
-def _cone(node: Node, engine: Graph, producers: Mapping[str, Node]) -> tuple[set[str], bool]:
+def _cone(node: Node, sides: _Sides) -> tuple[set[str], bool]:
     """Names of the source nodes a layer computes, and whether all its tensors are in the source."""
-    stop = set(node.inputs) - engine.constants
-    waiting = [name for name in node.outputs if name]
-    mapped = all(name in producers for name in waiting)
+    stop = sides.reached(name for name in node.inputs if name and name not in sides.engine.constants)
+    waiting = [sides.name(name) for name in node.outputs if name]
+    mapped = all(name in sides.producers for name in waiting)
     cone: set[str] = set()
     seen: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name in stop or name in seen or name not in producers:
+        if name in stop or name in seen or name not in sides.producers:
             continue
         seen.add(name)
-        producer = producers[name]
+        producer = sides.producers[name]
         cone.add(producer.name)
         waiting.extend(producer.inputs)
     return cone, mapped

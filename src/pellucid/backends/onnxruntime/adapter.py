@@ -78,9 +78,9 @@ class OnnxRuntimeBackend:
         from pellucid.backends.onnxruntime import graph  # needs onnx, which no one who serves needs
 
         source, built = graph.read(model), graph.read(engine)
-        facts = map_layers(source.graph, built.graph)
+        facts = map_layers(source.graph, built.graph, graph.renamed(source.graph, built.graph))
         for layer in facts["layers"]:
-            layer["placement"] = placed.get(layer["name"])
+            layer["placement"] = placed.get("" if layer["name"] in built.unnamed else layer["name"])
         log_facts = lines.facts()
         facts["memory"] = log_facts.pop("memory") | {
             "weights_bytes": built.weights_bytes,

@@ -22,6 +22,8 @@ _DATATYPES: Final = {
     onnx.TensorProto.INT32: "INT32", onnx.TensorProto.INT64: "INT64",
 }  # fmt: skip
 
+_CASTS: Final = ("InsertedPrecisionFreeCast_", "InsertedCast_")  # the library's names for what it casts
+
 
 @dataclass(frozen=True, slots=True)
 class Read:
@@ -29,12 +31,27 @@ class Read:
 
     Attributes:
         fingerprint: Digest of operators, attributes and wiring, without names and weights.
+        unnamed: Names that were made up here, for nodes without one.
     """
 
     graph: Graph
     initializers: tuple[str, ...]
     weights_bytes: int
     fingerprint: str
+    unnamed: frozenset[str]
+
+
+def renamed(source: Graph, engine: Graph) -> dict[str, str]:
+    """Engine tensors that are a source's under the name of a cast that the library put beside it."""
+    given = source.constants.union(*(node.outputs for node in source.nodes))
+    found = {}
+    for tensor in engine.constants.union(*(node.outputs for node in engine.nodes)):
+        plain = tensor
+        while plain not in given and (prefix := next((p for p in _CASTS if plain.startswith(p)), "")):
+            plain = plain.removeprefix(prefix)
+        if plain != tensor and plain in given:
+            found[tensor] = plain
+    return found
 
 
 def read(raw: bytes) -> Read:
@@ -49,12 +66,19 @@ def read(raw: bytes) -> Read:
         raise ParseError(f"engine: expected ONNX, got {error!s:.200}") from error
     initializers = tuple(t.name for t in model.graph.initializer)
     nodes = tuple(
-        Node(n.name, n.op_type, n.domain, tuple(n.input), tuple(n.output)) for n in model.graph.node
+        Node(n.name or _made_up(n), n.op_type, n.domain, tuple(n.input), tuple(n.output))
+        for n in model.graph.node
     )
     outputs = tuple(value.name for value in model.graph.output)
     graph = Graph(nodes, frozenset(initializers), outputs, _datatypes(model))
     weights = sum(t.ByteSize() for t in model.graph.initializer)
-    return Read(graph, initializers, weights, _fingerprint(model))
+    unnamed = frozenset(_made_up(n) for n in model.graph.node if not n.name)
+    return Read(graph, initializers, weights, _fingerprint(model), unnamed)
+
+
+def _made_up(node: onnx.NodeProto) -> str:
+    """Parts of an operator that the library wrote out have no name of their own."""
+    return f"node_of_{next((name for name in node.output if name), node.op_type)}"
 
 
 def _datatypes(model: onnx.ModelProto) -> dict[str, str]:
