@@ -21,7 +21,7 @@ FORMS: Final = ("json", "binary", "shm", "grpc")
 TOLERANCE: Final = 1e-5
 METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
 SHM: Final = Path("/dev/shm")
-PATIENCE_S: Final = 20
+PATIENCE_S: Final = 60
 
 
 class NotOfferedError(Exception):

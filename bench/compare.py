@@ -52,7 +52,7 @@ QUICK: Final[tuple[Load, ...]] = (
 )  # fmt: skip
 # model, form; at a share of the highest rate of this server in this round
 OPEN: Final = (("mlp30", "json"), ("img224", "binary"))
-WARM: Final = (("mlp30", "json"), ("cnn32", "json"), ("img224", "binary"))
+WARM: Final = (("img224", "binary"), ("cnn32", "json"), ("mlp30", "json"))
 BASE: Final = ("pellucid-off", "pellucid", "triton", "mlserver", "kserve", "mosec")
 DEFAULT: Final = (*BASE, "pellucid-durable", "pellucid-again", "pellucid-x2", "triton-x2")
 
@@ -156,22 +156,25 @@ def measure(
     stable: Stable, contender: Contender, asks: loads.Asks, chosen: argparse.Namespace
 ) -> dict[str, Any]:
     """One server's part of a round."""
-    got: dict[str, Any] = {"server": contender.name, "closed": [], "open": [], "void": []}
+    got: dict[str, Any] = {"server": contender.name, "closed": [], "open": [], "void": [], "left_out": []}
     spoken = {key: ask for key, ask in asks.items() if key[1] in contender.forms}
     began = time.monotonic()
     server = stable.server(contender)
     with running(server, got, asks):
         got["memory"] = server.memory()
-        for key in WARM[:1] if chosen.quick else WARM:
+        for key in WARM[-1:] if chosen.quick else WARM:
             if key in spoken:
                 closed(server, spoken[key], stable.models, 8, 1, chosen, got, keep=False)
         plan = QUICK if chosen.quick else FULL if contender.is_full else SOME
-        for model, form, counts, seconds in plan:
-            for connections in counts if (model, form) in spoken else ():
-                ask = spoken[model, form]
-                closed(server, ask, stable.models, connections, seconds, chosen, got)
         shares = () if chosen.quick else OPEN if contender.is_full else OPEN[:1]
-        opened(server, spoken, shares, chosen, got)
+        for wanted in dict.fromkeys(load[0] for load in plan):  # small ones first: large ones leave queues
+            for model, form, counts, seconds in plan:
+                if model == wanted and (model, form) in spoken:
+                    climb(server, spoken[model, form], stable.models, counts, seconds, chosen, got)
+            here = [share for share in shares if share[0] == wanted]
+            opened(
+                server, spoken, here, chosen, got, is_fixed=wanted == "mlp30" and ("mlp30", "json") in spoken
+            )
         got["memory_after"] = server.memory()
     stable.forget(contender)
     got["took_s"] = round(time.monotonic() - began, 1)
@@ -188,6 +191,21 @@ def running(server: Server, got: dict[str, Any], asks: loads.Asks) -> Iterator[N
         got["void"].append(f"server: {error}")
     finally:
         server.stop()
+
+
+def climb(
+    server: Server, ask: Ask, models: Path, counts: Sequence[int], seconds: float, chosen: argparse.Namespace,
+    got: dict[str, Any],
+) -> None:  # fmt: skip
+    """Closed loops with more and more connections, as long as each could be answered once."""
+    for connections in counts:
+        done = [c for c in got["closed"] if (c["model"], c["form"]) == (ask.model, ask.form)]
+        if done and done[-1]["per_s"] * seconds * chosen.slice < connections:
+            got["left_out"].append(
+                f"{ask.model} {ask.form} c={connections}: {done[-1]['per_s']:.0f}/s before"
+            )
+            continue
+        closed(server, ask, models, connections, seconds, chosen, got)
 
 
 def closed(
@@ -214,10 +232,10 @@ def closed(
 
 def opened(
     server: Server, spoken: loads.Asks, shares: Sequence[tuple[str, str]], chosen: argparse.Namespace,
-    got: dict[str, Any],
+    got: dict[str, Any], *, is_fixed: bool,
 ) -> None:  # fmt: skip
-    """Open loops: at one rate for all, then at a share of what this server did at best in this round."""
-    wanted = [("fixed", "mlp30", "json", chosen.open_rate)] if ("mlp30", "json") in spoken else []
+    """Open loops: at one rate for all if wanted, then at a share of this server's best in this round."""
+    wanted = [("fixed", "mlp30", "json", chosen.open_rate)] if is_fixed else []
     for model, form in shares:
         rates = [c["per_s"] for c in got["closed"] if (c["model"], c["form"]) == (model, form)]
         if rates:

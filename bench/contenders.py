@@ -25,9 +25,8 @@ from pellucid.config import ServingSection
 from pellucid.core import strict_yaml
 from pellucid.testing.site import configure
 
-STOP_S: Final = (
-    2.0  # an orderly stop waits until the ledger has taken in its backlog; the site is thrown away
-)
+# An orderly stop waits until the ledger has taken in its backlog; here the site is thrown away.
+STOP_S: Final = 0.5
 MODES: Final = {"off": "unsafe_record_nothing", "journaled": "journaled", "durable": "durable"}
 VALIDATION_ROWS: Final = {"mlp30": 64, "cnn32": 16, "img224": 4}
 # Rows of one execution. Pictures: qualifying tries every slot of every bucket, 600 kB a row.
@@ -63,7 +62,7 @@ class Contender:
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """What it speaks, as far as this environment can check the answers."""
+        """What it speaks, as far as this environment can ask for it and check the answers."""
         if self.mode is None:
             spoken: tuple[str, ...] = peer.SPEAKS[self.peer]
         else:
@@ -72,7 +71,8 @@ class Contender:
             # A region is known to the worker that was told, so only one worker can be asked.
             spoken += ("shm",) if "shared_memory" in known and self.workers == 1 else ()
             spoken += ("grpc",) if "grpc_port" in known else ()
-        return tuple(form for form in spoken if form != "grpc" or not grpc_missing())
+        can_grpc = not grpc_missing() and peer.tool("h2load")[0] is not None
+        return tuple(form for form in spoken if form != "grpc" or can_grpc)
 
 
 CONTENDERS: Final = {

@@ -292,7 +292,7 @@ def _how(result: dict[str, Any]) -> list[str]:
         lines.append(f"| {title} | {', '.join(result['forms'][name])} | `{told.get(name, '')}` |")
     lines += ["", *(f"- {what}: `{line}`" for what, line in result["clients"].items())]
     versions = "; ".join(f"{name}: {', '.join(found)}" for name, found in result["versions"].items())
-    tools = ", ".join(result["tools"].values())
+    tools = ", ".join(f"{name}: {told}" for name, told in result["tools"].items())
     libraries = ", ".join(f"{name} {found}" for name, found in machine["libraries"].items())
     lines += [
         "",
@@ -301,9 +301,22 @@ def _how(result: dict[str, Any]) -> list[str]:
         f"{machine['load_average']}. Python {machine['python']}, {libraries}. Peers: {versions or 'none'}. "
         f"Clients: {tools}. Commit {machine['commit']}. Took {result.get('took_s', 0):.0f} s.",
         "",
+        *_left_out(result),
+        "",
         *_void(result),
     ]
     return lines
+
+
+def _left_out(result: dict[str, Any]) -> list[str]:
+    """Loads that a server was too slow for, by how often."""
+    counts: dict[str, int] = {}
+    for part in result["rounds"]:
+        for line in part["left_out"]:
+            what = f"{result['servers'][part['server']]}, {line.partition(':')[0]}"
+            counts[what] = counts.get(what, 0) + 1
+    told = "; ".join(f"{what} (in {count} rounds)" for what, count in counts.items())
+    return [f"Left out, where not every connection would have been answered once: {told or 'nothing'}."]
 
 
 def _void(result: dict[str, Any]) -> list[str]:

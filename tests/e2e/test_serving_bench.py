@@ -37,7 +37,7 @@ def test_the_quick_benchmark_runs(repository: Path, tmp_path: Path):
 def test_the_comparison_runs_without_any_peer(repository: Path, tmp_path: Path):
     command = [
         sys.executable, str(repository / "bench" / "compare.py"), "--quick", "--models", "mlp30",
-        "--slice", "0.2", "--open-seconds", "1.5", "--servers", "pellucid-off,pellucid",
+        "--slice", "0.2", "--open-seconds", "1.5", "--servers", "pellucid",
         "--out", str(tmp_path),
     ]  # fmt: skip
     settings = {"HOME": str(tmp_path), "PELLUCID_PEERS_DIR": str(tmp_path / "none")}
