@@ -63,7 +63,7 @@ class Contender:
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """What it speaks, as far as this environment can check the answers."""
+        """What it speaks, as far as this environment can ask and check the answers."""
         if self.mode is None:
             spoken: tuple[str, ...] = peer.SPEAKS[self.peer]
         else:
@@ -72,7 +72,8 @@ class Contender:
             # A region is known to the worker that was told, so only one worker can be asked.
             spoken += ("shm",) if "shared_memory" in known and self.workers == 1 else ()
             spoken += ("grpc",) if "grpc_port" in known else ()
-        return tuple(form for form in spoken if form != "grpc" or not grpc_missing())
+        without = grpc_missing() or peer.tool("h2load")[0] is None
+        return tuple(form for form in spoken if form != "grpc" or not without)
 
 
 CONTENDERS: Final = {
