@@ -137,11 +137,30 @@ def _promise(where: str) -> str:
     return (ast.get_docstring(found) or "").partition("\n")[0]
 
 
+def metrics() -> str:
+    from pellucid.core import metrics as told
+
+    text = [
+        "# Metrics\n\nWith `serving.metrics_port` set, `GET /metrics` there answers in Prometheus' text. "
+        "The port has no authentication: it listens on `serving.metrics_host`, loopback by default. Names "
+        "that begin with `nv_` mean what they mean in Triton; what this server does not measure (compute "
+        "input and output, power, energy) it does not tell. With several workers the parent answers: it "
+        "adds up what each tells it once a second, and keeps what a worker that ended had counted.\n\n"
+        "Histograms have powers of two of a nanosecond for bounds, from 33 us to 4.3 s.\n\n"
+        "| name | kind | labels | what |\n|---|---|---|---|\n"
+    ]
+    for metric in told.METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        text.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.text} |\n")
+    return "".join(text)
+
+
 PAGES = {
     "configuration.md": configuration,
     "errors.md": errors,
     "commands.md": commands,
     "adapters.md": adapters,
+    "metrics.md": metrics,
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pellucid.core.baseline import COUNT_MIN as BASELINE_MIN
 from pellucid.core.digest import sha256
 from pellucid.errors import ConfigError
 
@@ -65,6 +66,13 @@ class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         models: Packages to load: paths relative to the site.
         workers: Serving processes behind the ports, each with its own epoch and journal.
         batch_delay_us: How long a call may wait for company; 0: only what arrives together.
+        metrics_host, metrics_port: Where Prometheus finds the metrics; no port: nowhere, 0: any free
+            one. They have no authentication: keep them on loopback or behind a gateway.
+        baseline_skip, baseline_executions: A latency baseline is made of so many executions of a
+            bucket, behind so many that warm up; 0 executions: of none.
+        recycle_resident_max_bytes, recycle_growth_max_bytes_per_h: Resident memory, and its growth,
+            beyond which a serving process is replaced without losing a call; 0: never.
+        recycle_window_s: How long growth is watched before anything is made of it.
         nonfinite: ``refuse`` or ``allow`` NaN and infinities in binary inputs; the policy may
             only be stricter.
         model_control: ``none``, or ``explicit``: clients may load and unload models. Nobody is asked
@@ -84,6 +92,18 @@ class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     queue_max: int = 1024
     model_control: str = "none"
     shared_memory: bool = False
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    baseline_skip: int = 200
+    baseline_executions: int = 1000
+    recycle_resident_max_bytes: int = 0
+    recycle_growth_max_bytes_per_h: int = 0
+    recycle_window_s: float = 600.0
+
+    @property
+    def recycles(self) -> bool:
+        """True where a serving process may have to be replaced: then it has a parent."""
+        return bool(self.recycle_resident_max_bytes or self.recycle_growth_max_bytes_per_h)
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,6 +146,7 @@ host = "127.0.0.1"
 port = 8000
 grpc_port = 8001            # the same protocol over gRPC; -1 leaves it out
 models = []                 # packages to load, for example ["packages/credit-v1.0.0-....tar.gz"]
+# metrics_port = 8002       # Prometheus: http://127.0.0.1:8002/metrics
 """
 
 _NODE: Final = r"[a-z0-9][a-z0-9.-]{0,62}"
@@ -178,10 +199,20 @@ def _check(config: Config) -> None:
         ("serving.workers", config.serving.workers, 1, 64),
         ("serving.port", config.serving.port, 0, 65_535),
         ("serving.grpc_port", config.serving.grpc_port, -1, 65_535),
+        ("serving.metrics_port", config.serving.metrics_port or 0, 0, 65_535),
         ("serving.body_max_bytes", config.serving.body_max_bytes, 2**10, 2**40),
         ("serving.batch_delay_us", config.serving.batch_delay_us, 0, 10**6),
         ("serving.queue_max", config.serving.queue_max, 1, 2**20),
+        ("serving.baseline_skip", config.serving.baseline_skip, 0, 10**6),
+        ("serving.baseline_executions", config.serving.baseline_executions, 0, 10**5),
+        ("serving.recycle_resident_max_bytes", config.serving.recycle_resident_max_bytes, 0, 2**50),
+        ("serving.recycle_window_s", config.serving.recycle_window_s, 1, 86_400),
+        ("serving.recycle_growth_max_bytes_per_h", config.serving.recycle_growth_max_bytes_per_h, 0, 2**50),
     ]
+    if 0 < config.serving.baseline_executions < BASELINE_MIN:
+        ranges.append(
+            ("serving.baseline_executions", config.serving.baseline_executions, BASELINE_MIN, 10**5)
+        )
     for name, value, low, high in ranges:
         if not low <= value <= high:
             raise ConfigError(f"{name}: expected {low:,} to {high:,}, got {value:,}")

@@ -32,6 +32,31 @@ class Clock(Protocol):
         ...
 
 
+class CallTracer(Protocol):
+    """Tells of calls as spans of a trace, on the event loop's thread; never raises."""
+
+    def accepted(self, n: int, traceparent: bytes) -> None:
+        """A call was accepted below a valid W3C context."""
+        ...
+
+    def closed(self, record: Call, model: str, version: str) -> None:
+        """A call's record is appended; no model: it named none that is served."""
+        ...
+
+    def take(self, n: int) -> bytes:
+        """W3C context of the call's own span, once; ``b""`` when there is none."""
+        ...
+
+
+class LoadProbe(Protocol):
+    """How busy this machine is; cheap enough for ten times a second, on any one thread."""
+
+    def read(self) -> dict[str, Any]:
+        """Since the reading before: shares in thousandths, bytes as integers, ``None`` where nothing
+        can be read, with a ``*_reason`` beside it; canonical profile."""
+        ...
+
+
 class Signer(Protocol):
     """A private key that stays where it is.
 
@@ -171,6 +196,36 @@ class Session(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """How long one layer took, over some executions.
+
+    Attributes:
+        name, op: As the engine has them.
+        runs: How often it ran.
+        ns: Nanoseconds, all runs together.
+    """
+
+    name: str
+    op: str
+    runs: int
+    ns: int
+
+
+class ProfiledSession(Session, Protocol):
+    """A session that also measures its layers; slower, with the same bits."""
+
+    def layers(self) -> list[LayerTime]:
+        """Times of all layers so far, the slowest first; asked once, and nothing is measured after."""
+        ...
+
+
+class ProfilingBackend(Protocol):
+    """A backend that can measure the layers of an engine while it serves; not every one can."""
+
+    def open_profiled(self, engine: bytes, recipe: Mapping[str, Any]) -> ProfiledSession: ...
 
 
 class Backend(Protocol):

@@ -14,7 +14,13 @@ import pytest
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
-HOW_TO = ("first-site.md", "answer-a-regulator.md", "verify-without-us.md", "erase-a-person.md")
+HOW_TO = (
+    "first-site.md",
+    "answer-a-regulator.md",
+    "verify-without-us.md",
+    "watch-a-model.md",
+    "erase-a-person.md",
+)
 SCRIPT_S = 240
 
 # The server of a terminal of its own: in the background, waited for through --ready-fd, ended at the end.
@@ -80,6 +86,8 @@ def test_how_to_pages_one_after_the_other(tmp_path: Path) -> None:
         "continues the checkpoint you saw",
         "Every value is as it was signed",
         "exit 6",
+        "too few to compare",
+        "verbose for credit until",
     ):
         assert said in output
 

@@ -54,7 +54,19 @@ def entry_cases() -> list[Case]:
     decision = {"kind": "threshold", "output": "probabilities", "column": 1} | labels
     deciding = record.Context(1, FACTS | {"decision": decision})
     misfit = record.Context(1, FACTS | {"decision": decision | {"output": "another"}})
+    load = {
+        "cpu_wait_permille": 310,
+        "gpus": None,
+        "gpus_reason": "no NVIDIA driver",
+        "resident_bytes": 2**27,
+    }
+    mark = {"baseline": "node1/1/0/e3", "deviation_milli": 4_210, "load": load}
+    before = expand_case("call_written_before_marks", call(1), salted)
+    before["record_hex"] = msgspec.msgpack.encode(
+        msgspec.msgpack.decode(bytes.fromhex(before["record_hex"]))[:-1]
+    ).hex()
     cases = [
+        before,
         expand_case("call_alone", call(1), salted),
         expand_case("call_plain", call(1), plain),
         expand_case("call_personal", call(1, personal=personal, trace=None), salted),
@@ -64,6 +76,8 @@ def entry_cases() -> list[Case]:
         expand_case("kept_outputs_that_do_not_fit_fail", kept, misfit),
         expand_case("call_failed", call(1, **failed), salted),
         expand_case("call_refused", call(1, **refused), salted),
+        expand_case("call_marked", call(1, mark=mark), salted),
+        expand_case("call_mark_float_fail", call(1, mark={"deviation_milli": 4.21}), salted),
         expand_case("batch_of_one_is_a_call", record.Batch(1, 1, 8, START, 3000, (call(1),)), salted),
         expand_case("batch_of_two", record.Batch(1, 1, 8, START, 3000, neighbours), salted),
         expand_case("event_load", event, salted),

@@ -5,6 +5,10 @@ next worker in turn. A worker is a serving process like a lone one, with an epoc
 journal of its own, so that nothing in the ledger depends on how many there are or on one of them
 being started again. When a worker dies, its connections end with it and the sequencer closes its
 open calls; the others go on, and another begins.
+
+A worker that asks to be replaced (its memory grows) goes on until another is ready in its place;
+then it gets no new connections, tells each client with its next answer to come back on another, and
+ends when the last has gone. No call is lost.
 """
 
 from __future__ import annotations
@@ -22,12 +26,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pellucid.errors import UnavailableError
 
 WORKERS_MAX: Final = 64
-MESSAGE_MAX: Final = 65_536
+RETIRE: Final = b"r"  # to a worker: no more connections come, end when the last has gone
+MESSAGE_MAX: Final = 196_608  # limit: below what the kernel lets one message be
 READY_S: Final = 900.0  # limit: a worker waits for the ledger to take in what was recorded before
 STOP_S: Final = 90.0
 _PAUSE_S: Final = (0.1, 5.0)  # first and longest pause before a worker is started again
@@ -39,11 +44,26 @@ _HEALTHY_S: Final = 10.0
 class _Worker:
     """One serving process as the parent sees it."""
 
-    number: int
+    number: int  # its place in the crew
     process: subprocess.Popen[bytes]
     channel: socket.socket
     started: float
     ready: dict[str, Any] | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+class Gathers(Protocol):
+    """Who hears of the workers: what each counted, and when one begins or ends. Keys are process ids."""
+
+    starts: int
+    recycles: int
+
+    def take(self, worker: int, told: dict[str, Any], *, label: str) -> None: ...
+    def retire(self, worker: int) -> None: ...
+    def lose(self, worker: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -54,6 +74,7 @@ class Crew:
         command: Command line of a worker; the number of its channel's descriptor is appended.
         started: Called once, with what each worker said when all were ready.
         report: Gets lines for operators.
+        watch: Hears what workers counted.
     """
 
     command: list[str]
@@ -61,7 +82,10 @@ class Crew:
     listener: socket.socket
     started: Callable[[list[dict[str, Any]]], None]
     report: Callable[[str], None]
+    watch: Gathers
     _workers: dict[int, _Worker] = field(default_factory=dict)
+    _coming: dict[int, _Worker] = field(default_factory=dict)  # to take a place when they are ready
+    _retiring: dict[int, _Worker] = field(default_factory=dict)  # by process id
     _due: dict[int, float] = field(default_factory=dict)
     _pause: dict[int, float] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -78,21 +102,23 @@ class Crew:
             self._selector.register(wakes, selectors.EVENT_READ, "stop")
             try:
                 for number in range(self.count):
-                    self._spawn(number)
+                    self._workers[number] = self._spawn(number)
                 self._loop()
             finally:
                 self._stop()
 
     # -- workers ----------------------------------------------------------------------------------
 
-    def _spawn(self, number: int) -> None:
+    def _spawn(self, number: int) -> _Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
                 [*self.command, str(theirs.fileno())], stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
             )
-        worker = self._workers[number] = _Worker(number, process, ours, time.monotonic())
+        worker = _Worker(number, process, ours, time.monotonic())
         self._selector.register(ours, selectors.EVENT_READ, worker)
+        self.watch.starts += 1
+        return worker
 
     def _loop(self) -> None:
         until = time.monotonic() + READY_S
@@ -107,7 +133,8 @@ class Crew:
                     self._hear(key.data)
             for number in [n for n, due in self._due.items() if due <= time.monotonic()]:
                 del self._due[number]
-                self._spawn(number)
+                if number not in self._coming:
+                    self._workers[number] = self._spawn(number)
             if not self._open and time.monotonic() > until:
                 raise UnavailableError(f"serving.workers: expected all {self.count} ready, got fewer")
 
@@ -119,7 +146,18 @@ class Crew:
         if not message:
             self._lost(worker)
             return
-        worker.ready, self._pause[worker.number] = json.loads(message), _PAUSE_S[0]
+        told = json.loads(message)
+        if "totals" in told:
+            self.watch.take(worker.pid, told, label=str(worker.number))
+        elif "recycle" in told:
+            self._replace(worker, told["recycle"])
+        else:
+            self._begin(worker, told)
+
+    def _begin(self, worker: _Worker, told: dict[str, Any]) -> None:
+        worker.ready, self._pause[worker.number] = told, _PAUSE_S[0]
+        if self._coming.get(worker.number) is worker:
+            self._swap(worker)
         ready = [w.ready for w in self._workers.values() if w.ready is not None]
         if not self._open and len(ready) == self.count:
             self._open = True
@@ -128,11 +166,37 @@ class Crew:
             self._selector.register(self.listener, selectors.EVENT_READ, "door")
             self.started(ready)
 
+    def _replace(self, worker: _Worker, reason: str) -> None:
+        """Start another in the place of a worker that goes on until that one is ready."""
+        if self._workers.get(worker.number) is worker and worker.number not in self._coming:
+            self.report(f"worker {worker.number}: {reason}: starting another in its place")
+            self._coming[worker.number] = self._spawn(worker.number)
+
+    def _swap(self, worker: _Worker) -> None:
+        del self._coming[worker.number]
+        old = self._workers.get(worker.number)
+        self._workers[worker.number] = worker
+        if old is not None:  # it may have died meanwhile
+            self._retiring[old.pid] = old
+            self.watch.recycles += 1
+            self.watch.retire(old.pid)
+            with contextlib.suppress(OSError):
+                old.channel.send(RETIRE)
+
     def _lost(self, worker: _Worker) -> None:
         self._selector.unregister(worker.channel)
         worker.channel.close()
         code = worker.process.wait()
-        del self._workers[worker.number]
+        self.watch.lose(worker.pid)
+        if self._retiring.pop(worker.pid, None) is not None:
+            return
+        if self._coming.get(worker.number) is worker:
+            del self._coming[worker.number]
+            self.report(f"worker {worker.number}: the one to replace it ended with {code}")
+            if worker.number in self._workers:
+                return  # the old one goes on, and asks again
+        else:
+            del self._workers[worker.number]
         if not self._open:
             raise UnavailableError(
                 f"worker {worker.number}: expected to serve, got an end with {code}", hint="see above"
@@ -140,7 +204,8 @@ class Crew:
         lived = time.monotonic() - worker.started
         pause = _PAUSE_S[0] if lived > _HEALTHY_S else self._pause.get(worker.number, _PAUSE_S[0])
         self._pause[worker.number] = min(pause * 2, _PAUSE_S[1])
-        self._due[worker.number] = time.monotonic() + pause
+        if worker.number not in self._coming:
+            self._due[worker.number] = time.monotonic() + pause
         self.report(f"worker {worker.number} ended with {code}: starting another")
 
     # -- connections ------------------------------------------------------------------------------
@@ -172,11 +237,12 @@ class Crew:
 
     def _stop(self) -> None:
         self.listener.close()  # nobody new; who is in is answered
-        for worker in self._workers.values():
+        workers = [*self._workers.values(), *self._coming.values(), *self._retiring.values()]
+        for worker in workers:
             with contextlib.suppress(ProcessLookupError):
                 worker.process.send_signal(signal.SIGTERM)
         until = time.monotonic() + STOP_S
-        for worker in self._workers.values():
+        for worker in workers:
             try:
                 worker.process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:

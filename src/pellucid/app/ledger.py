@@ -23,7 +23,7 @@ from pellucid.core.entry import Entry, parse_entry
 from pellucid.errors import LedgerHaltedError, NotFoundError, PellucidError, UnavailableError, UsageError
 from pellucid.ledger.epoch import next_epoch
 from pellucid.ledger.fsck import FsckReport, fsck
-from pellucid.ledger.publisher import CHECKPOINT
+from pellucid.ledger.publisher import CHECKPOINT, read_published
 from pellucid.ledger.reader import LedgerReader
 from pellucid.ledger.recorder import (
     DoorRecorder,
@@ -33,9 +33,10 @@ from pellucid.ledger.recorder import (
     open_board,
 )
 from pellucid.ledger.sequencer import POLL_S, Sequencer
-from pellucid.ledger.state import State
+from pellucid.ledger.state import State, open_database
 from pellucid.ledger.vault import Vault
 from pellucid.ports import Follower, Index, Query, Store
+from pellucid.sinks import parse_sink_uri, read_position
 
 WAIT_S: Final = 30.0  # limit: how long a command waits for a running sequencer
 MOMENT_S: Final = 5.0  # limit: how long it waits for what that sequencer may never bring
@@ -99,12 +100,12 @@ def _operators_log(site: Site) -> list[str]:
     return [uri for uri in wanted if uri.partition(":")[0] in schemes.SINKS]
 
 
-def _sinks(site: Site) -> dict[str, Follower]:
+def _sink_uris(site: Site) -> dict[str, str]:
     """The operators' log, then the configuration's sinks; positions lie in the ledger's folder.
 
     A place that both name is the policy's: it selects the fields, and a line stands there once.
     """
-    found: dict[str, Follower] = {}
+    found: dict[str, str] = {}
     log = _operators_log(site)
     taken = {uri.partition("?")[0] for uri in log}
     others = [uri for uri in site.config.ledger.sinks if uri.partition("?")[0] not in taken]
@@ -115,7 +116,33 @@ def _sinks(site: Site) -> dict[str, Follower]:
         elif scheme == "stdout" and "position=" not in uri:
             position = site.ledger_folder / f"sink-{number}.position"
             uri = f"{uri}{'&' if '?' in uri else '?'}position={position}"
-        found[uri.partition("?")[0] + f"#{number}"] = schemes.from_uri("sink", uri)
+        found[uri.partition("?")[0] + f"#{number}"] = uri
+    return found
+
+
+def _sinks(site: Site) -> dict[str, Follower]:
+    return {name: schemes.from_uri("sink", uri) for name, uri in _sink_uris(site).items()}
+
+
+def ledger_sizes(site: Site) -> tuple[int, int]:
+    """Entries integrated, and published; read beside a running sequencer."""
+    state = open_database(site.ledger_folder / "state.db", read_only=True)
+    with closing(state) as db:
+        (integrated,) = db.execute("SELECT size FROM head").fetchone()
+    shown = read_published(_store(site.ledger_folder))
+    return integrated, shown.size if shown else 0
+
+
+def follower_positions(site: Site) -> dict[str, int]:
+    """Entries that the index and each sink have, as far as a file says so; read beside a running
+    sequencer, so no sink is opened."""
+    with closing(_index(site)) as index:
+        found = {"index": index.position()}
+    for name, uri in _sink_uris(site).items():
+        path, options = parse_sink_uri(uri)
+        mark = options.get("position") or (f"{path}.position" if uri.startswith("file:") else "")
+        if mark:
+            found[name] = read_position(Path(mark))
     return found
 
 

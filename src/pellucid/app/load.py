@@ -119,7 +119,14 @@ def guardian(site: Site, recorder: EventRecorder) -> Guardian:
         recorder=recorder,
         history=lambda name: history_for(site, name),
         node=node_facts,
+        serving=serving_terms(site),
     )
+
+
+def serving_terms(site: Site) -> dict[str, int]:
+    """Settings that change how long a call takes."""
+    serving = site.config.serving
+    return {name: getattr(serving, name) for name in ("batch_delay_us", "queue_max", "workers")}
 
 
 def opener(site: Site) -> FolderOpener:

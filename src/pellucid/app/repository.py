@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pellucid.app.baseline import baselines_for
 from pellucid.app.load import guardian, opener, site_policy
 from pellucid.core.finding import Finding
 from pellucid.errors import NotFoundError, PellucidError, VerificationError
@@ -189,6 +190,7 @@ def make_model(site: Site, policy: Policy, admitted: Admitted) -> Model:
         },
         label_variance=admitted.label_variance,
         allow_nonfinite=set(words) == {"allow"},
+        baselines=baselines_for(site, admitted.facts),
     )
 
 

@@ -21,12 +21,18 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before anything can import onnxruntime
 
 from pellucid.app.clock import SystemClock
+from pellucid.app.pulse import Pulse
 from pellucid.app.supervisor import Supervisor
+from pellucid.app.traces import open_traces
+from pellucid.app.verbose import Verbose
+from pellucid.app.watch import Watch, make_watchdog, snapshot
 from pellucid.errors import NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
     from pellucid.app.site import Site
+    from pellucid.app.watch import Tell
     from pellucid.ledger.recorder import JournalRecorder, NothingRecorder
+    from pellucid.ports import CallTracer
     from pellucid.serving.dataplane import Dataplane
     from pellucid.serving.limits import Limits
     from pellucid.serving.pool import Pool
@@ -52,6 +58,7 @@ class Ready:
     sequencer: int | None
     workers: list[int]
     beside: dict[str, int]
+    metrics: int | None = None
 
     def record(self) -> dict[str, Any]:
         """As one line for machines."""
@@ -122,6 +129,7 @@ def serve(
     port: int | None = None,
     ready: Callable[[Ready], None],
     report: Callable[[str], None],
+    tell: Tell | None = None,
 ) -> None:
     """Serve the site's models until SIGTERM or SIGINT.
 
@@ -131,6 +139,7 @@ def serve(
         host, port: Instead of the configuration's; port 0 takes any free one.
         ready: Called once, when the door is open.
         report: Gets lines for operators.
+        tell: Listens where the configuration wants metrics, ``pellucid.servers.metrics.serve``.
 
     Raises:
         NotFoundError: The configuration names no package.
@@ -143,13 +152,43 @@ def serve(
     wanted_packages(site)  # before an epoch of nothing stands in the ledger
     listener = door.bind(host or settings.host, settings.port if port is None else port)
     try:
-        with _sequencing(site, report) as supervisor:
-            if settings.workers == 1:
-                _alone(site, door, beside, listener, supervisor, ready, report)
+        with _sequencing(site, report) as supervisor, contextlib.ExitStack() as telling:
+            watch = Watch(site)
+            metrics = None
+            if tell is not None and settings.metrics_port is not None:
+                told = tell(settings.metrics_host, settings.metrics_port, watch.text)
+                telling.callback(told.close)
+                metrics = told.port
+            house = _House(site, beside, listener, supervisor, watch, metrics, ready, report)
+            if settings.workers == 1 and not settings.recycles:
+                _alone(house, door)
             else:
-                _crew(site, beside, listener, supervisor, ready, report)
+                _crew(house)
     finally:
         listener.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _House:
+    """What stands around the serving processes."""
+
+    site: Site
+    beside: Sequence[SideDoor]
+    listener: socket.socket
+    supervisor: Supervisor
+    watch: Watch
+    metrics: int | None
+    ready: Callable[[Ready], None]
+    report: Callable[[str], None]
+
+    def say(self, source: str, models: list[str], refused: list[str], workers: list[int]) -> None:
+        """The door is open."""
+        host, port = self.listener.getsockname()[:2]
+        sequencer = self.supervisor.pid
+        ports = _ports(self.beside)
+        self.ready(
+            Ready(host, port, os.getpid(), source, models, refused, sequencer, workers, ports, self.metrics)
+        )
 
 
 @contextlib.contextmanager
@@ -171,50 +210,38 @@ def _sequencing(site: Site, report: Callable[[str], None]) -> Iterator[Superviso
             report(f"sequencer: expected to finish within {SEQUENCER_DRAIN_S:.0f} s, got stopped")
 
 
-def _alone(
-    site: Site,
-    door: Door,
-    beside: Sequence[SideDoor],
-    listener: socket.socket,
-    supervisor: Supervisor,
-    ready: Callable[[Ready], None],
-    report: Callable[[str], None],
-) -> None:
-    def started(pool: Pool, source: str) -> None:
-        host, port = listener.getsockname()[:2]
-        pid = os.getpid()
-        models, refused = _names(pool), list(pool.missing)
-        ready(Ready(host, port, pid, source, models, refused, supervisor.pid, [pid], _ports(beside)))
-
-    _serve(site, door, beside, listener, started, report, handed=False)
-
-
 def _ports(beside: Sequence[SideDoor]) -> dict[str, int]:
     return {side.name: side.port for side in beside}
 
 
-def _crew(
-    site: Site,
-    beside: Sequence[SideDoor],
-    listener: socket.socket,
-    supervisor: Supervisor,
-    ready: Callable[[Ready], None],
-    report: Callable[[str], None],
-) -> None:
+def _alone(house: _House, door: Door) -> None:
+    def started(plane: Dataplane, recorder: SiteRecorder) -> None:
+        house.watch.starts = 1
+        house.watch.ask(lambda: snapshot(plane, recorder))
+        verbose = Verbose(house.site, plane, recorder, house.report)
+
+        def look() -> list[dict[str, Any]]:
+            verbose.look()
+            return []
+
+        Pulse(lambda _: None, look).beat()
+        house.say(recorder.source, _names(plane.pool), list(plane.pool.missing), [os.getpid()])
+
+    _serve(house.site, door, house.beside, house.listener, started, house.report, handed=False)
+
+
+def _crew(house: _House) -> None:
     from pellucid.app.crew import Crew, worker_command
 
-    host, port = listener.getsockname()[:2]
-
     def started(workers: list[dict[str, Any]]) -> None:
-        first, pids = workers[0], [worker["pid"] for worker in workers]
-        models, refused = first["models"], first["refused"]
-        source, ports = first["source"], _ports(beside)
-        ready(Ready(host, port, os.getpid(), source, models, refused, supervisor.pid, pids, ports))
+        first = workers[0]
+        house.say(first["source"], first["models"], first["refused"], [each["pid"] for each in workers])
 
+    site = house.site
     with contextlib.ExitStack() as held:
-        more = [word for side in beside for word in held.enter_context(side.hold())]
-        command = worker_command(str(site.root), more)
-        Crew(command, site.config.serving.workers, listener, started, report).run()
+        more = [word for side in house.beside for word in held.enter_context(side.hold())]
+        command, count = worker_command(str(site.root), more), site.config.serving.workers
+        Crew(command, count, house.listener, started, house.report, house.watch).run()
 
 
 def serve_worker(
@@ -234,14 +261,24 @@ def serve_worker(
 
     with open_channel(descriptor) as channel:
 
-        def started(pool: Pool, source: str) -> None:
+        def started(plane: Dataplane, recorder: SiteRecorder) -> None:
             told = {
                 "pid": os.getpid(),
-                "source": source,
-                "models": _names(pool),
-                "refused": list(pool.missing),
+                "source": recorder.source,
+                "models": _names(plane.pool),
+                "refused": list(plane.pool.missing),
             }
             channel.send(json.dumps(told).encode())
+            watchdog = make_watchdog(site, plane, recorder)
+            verbose = Verbose(site, plane, recorder, report)
+
+            def tell() -> Iterator[dict[str, Any]]:
+                verbose.look()
+                yield snapshot(plane, recorder)
+                if reason := watchdog.look():
+                    yield {"recycle": reason}
+
+            Pulse(channel.send, tell).beat()
 
         _serve(site, door, beside, channel, started, report, handed=True)
 
@@ -279,7 +316,7 @@ def _serve(
     door: Door,
     beside: Sequence[SideDoor],
     incoming: socket.socket,
-    started: Callable[[Pool, str], None],
+    started: Callable[[Dataplane, SiteRecorder], None],
     report: Callable[[str], None],
     *,
     handed: bool,
@@ -290,35 +327,42 @@ def _serve(
     recorder = start_recorder(site)
     try:
         _await_history(site, f"{recorder.source}/e1", report)
-        plane = make_plane(site, recorder, report)
+        traces = open_traces(recorder.source)
+        plane = make_plane(site, recorder, report, tracer=traces)
         gc.collect()
         gc.freeze()  # what lives as long as the process is not looked at again
         gc.set_threshold(50_000, 20, 50)  # calls leave no cycles: look rarely
         try:
             door.run(
                 plane, incoming, attach=plane.attach, drain=lambda: plane.drain(DRAIN_S), handed=handed,
-                started=lambda: started(plane.pool, recorder.source), beside=beside,
+                started=lambda: started(plane, recorder), beside=beside,
             )  # fmt: skip
         finally:
             plane.pool.close()
+            if traces is not None:
+                traces.close()
     finally:
         recorder.close()
 
 
-def make_plane(site: Site, recorder: SiteRecorder, report: Callable[[str], None]) -> Dataplane:
+def make_plane(
+    site: Site, recorder: SiteRecorder, report: Callable[[str], None], *, tracer: CallTracer | None = None
+) -> Dataplane:
     """Data plane over every package that the guardian admits.
 
     Raises:
         NotFoundError: The configuration names no package.
         PellucidError: Every package was refused; the last reason.
     """
+    from pellucid.app.probe import LoadProbe
     from pellucid.app.repository import SiteRepository
     from pellucid.serving.dataplane import Dataplane
     from pellucid.serving.pool import Pool
     from pellucid.serving.shared_memory import Regions
 
     limits, clock, settings = _limits(site), SystemClock(), site.config.serving
-    pool = Pool(recorder, clock=clock, limits=limits)
+    pool = Pool(recorder, clock=clock, limits=limits, probe=LoadProbe())
+    pool.tracer = tracer
     repository = SiteRepository(site, recorder, pool, report)
     repository.admit_configured()
     return Dataplane(
@@ -332,7 +376,7 @@ def make_plane(site: Site, recorder: SiteRecorder, report: Callable[[str], None]
 
 
 def _limits(site: Site) -> Limits:
-    from pellucid.serving.limits import Limits
+    from pellucid.serving.limits import BaselineLimits, Limits
 
     serving, ledger = site.config.serving, site.config.ledger
     return Limits(
@@ -342,6 +386,7 @@ def _limits(site: Site) -> Limits:
         keep_outputs_max_bytes=ledger.keep_outputs_max_bytes,
         refusals_per_s=float(ledger.refusals_per_s),
         refusals_burst=10 * ledger.refusals_per_s,
+        baseline=BaselineLimits(serving.baseline_skip, serving.baseline_executions),
     )
 
 

@@ -65,7 +65,13 @@ def command(
     if grpc_port is None and port == 0 and site.config.serving.grpc_port > 0:
         grpc_port = 0  # who asks for any free port wants no fixed one either
     beside = _beside(site, host, grpc_port)
-    serve(site, _door(), beside=beside, host=host, port=port, ready=ready, report=print_report)
+    door = _door()
+    from pellucid.servers.metrics.serve import MetricsListener
+
+    serve(
+        site, door, beside=beside, host=host, port=port, ready=ready, report=print_report,
+        tell=MetricsListener,
+    )  # fmt: skip
     sys.stdout.flush()
 
 

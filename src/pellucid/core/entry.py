@@ -27,36 +27,11 @@ from pellucid.errors import FormatError
 ENTRY_MAX: Final = 65_535  # limit of C2SP tlog-tiles entry bundles
 ROWS_IN_CALL_MAX: Final = 16  # beyond, the entry holds the root of a small tree
 ROWS_IN_BATCH_MAX: Final = 128
-TYPES: Final = frozenset(
-    [
-        "call",
-        "batch",
-        "build",
-        "rebuild",
-        "recalibration",
-        "package",
-        "qualification",
-        "approval",
-        "stage",
-        "load",
-        "load.refused",
-        "unload",
-        "recycle",
-        "policy",
-        "config",
-        "epoch",
-        "key",
-        "read",
-        "export",
-        "replay",
-        "erasure",
-        "hold",
-        "archive",
-        "anchor",
-        "gap",
-        "alert",
-    ]
-)
+TYPES: Final = frozenset([
+    "call", "batch", "build", "rebuild", "recalibration", "package", "qualification", "approval", "stage",
+    "load", "load.refused", "unload", "recycle", "policy", "config", "epoch", "key", "read", "export",
+    "replay", "erasure", "hold", "archive", "anchor", "gap", "alert",
+])  # fmt: skip
 
 SubjectKeys = Callable[[str], bytes]  # 32-byte key of a subject; made on first use by the vault
 
@@ -335,6 +310,9 @@ def _form_call(prepared: _Prepared, batch: str | None) -> Formed:
         "stages": dict(zip(STAGES, call.stages, strict=True)),
         "trace": call.trace,
     }
+    if call.mark is not None:
+        canonical.encode(call.mark)  # the one part of a call that is free in form
+        data["mark"] = call.mark
     data |= _rows_or_root(prepared.rows, ROWS_IN_CALL_MAX)
     if "rows_tree" in data:
         # one row can only be opened beside the commitments of the others: keep them, they tell nothing
@@ -354,8 +332,12 @@ def _form_batch(
         for number, row in enumerate(p.rows)
     ]
     data: dict[str, Any] = {name: facts[name] for name in _BATCH_FACTS if name in facts}
-    data |= {"bucket": batch.bucket, "calls": len(prepared)}
-    data |= {"infer_ns": batch.infer_ns, "row_count": len(rows)}
+    data |= {
+        "bucket": batch.bucket,
+        "calls": len(prepared),
+        "infer_ns": batch.infer_ns,
+        "row_count": len(rows),
+    }
     if len(rows) <= ROWS_IN_BATCH_MAX:
         data["rows"] = rows
     else:

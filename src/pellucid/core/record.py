@@ -70,6 +70,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag="c"):
         seed: 32 random bytes from which this call's commitment keys derive.
         personal: Values that the entry only commits to; keys from ``PERSONAL``.
         trace: Trace id in the clear, only when it is our own; from outside it is personal.
+        mark: Where its execution is beyond the baseline: by how much, and what the machine did then.
     """
 
     n: int
@@ -87,6 +88,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     seed: bytes
     personal: dict[str, str]
     trace: str | None = None
+    mark: dict[str, Any] | None = None
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, tag="b"):

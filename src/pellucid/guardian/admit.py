@@ -7,7 +7,7 @@ entry, nothing is admitted. Source: spec/policy.md, section 'admission'.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -62,6 +62,7 @@ class Guardian:
         history: What was admitted so far under a model's name.
         node: What this node says of itself, given the backend's environment and the number of
             engines that this guardian has admitted.
+        serving: Settings under which what is admitted will answer; they stand in its ``load`` entry.
     """
 
     def __init__(
@@ -73,10 +74,11 @@ class Guardian:
         recorder: EventRecorder,
         history: Callable[[str], History],
         node: Callable[[dict[str, Any], int], NodeFacts],
+        serving: Mapping[str, Any] | None = None,
     ) -> None:
         self._policy, self._trust, self._backend_for = policy, trust, backend_for
         self._recorder, self._history, self._node = recorder, history, node
-        self._admitted = 0
+        self._admitted, self._serving = 0, dict(serving or {})
 
     def admit(self, files: PackageFiles) -> Admitted:
         """Session of a package, once everything holds.
@@ -142,7 +144,7 @@ class Guardian:
             self._refuse(package, environment, verdict)
             raise denied(package, verdict)
         data = self._load_data(package, environment, verdict)
-        key = self._recorder.event("load", data | {"session": session.describe()})
+        key = self._recorder.event("load", data | {"session": session.describe(), "serving": self._serving})
         self._admitted += 1
         facts = context_facts(package, environment, self._policy.digest)
         label = label_here(package, environment)

@@ -20,11 +20,13 @@ from typing import Any
 from pellucid.core.bucket import bucket_for, slots_for
 from pellucid.core.record import Batch
 from pellucid.errors import DeadlineError, LedgerHaltedError, PellucidError, UnavailableError
-from pellucid.ports import Clock, Recorder
+from pellucid.ports import CallTracer, Clock, ProfiledSession, Recorder, Session
 from pellucid.serving.answer import Answer
+from pellucid.serving.baseline import Baselines, Load
 from pellucid.serving.call import OpenCall
 from pellucid.serving.closing import Closer, Done
 from pellucid.serving.limits import Limits
+from pellucid.serving.meter import Meter
 from pellucid.serving.model import Model
 from pellucid.serving.statistics import Statistics
 from pellucid.serving.worker import Execution, Parts, Worker
@@ -52,12 +54,15 @@ class Batcher:
         limits: Limits,
         count: BatchCount,
         inline: frozenset[int],
+        load: Load,
     ) -> None:
         self.model, self.context = model, context
         self._recorder, self._limits, self._count = recorder, limits, count
         self._wall, self._now = clock.now_ns, clock.monotonic_ns
         self._worker = Worker(model.session, clock.monotonic_ns, f"{model.name}:{model.version}")
-        self._closer = Closer(model, recorder, clock, limits)
+        self.meter = Meter()
+        self.baselines = Baselines(model, recorder, load=load, limits=limits.baseline, frozen=model.baselines)
+        self._closer = Closer(model, recorder, clock, limits, self.meter)
         self._inline, self._shares, self._batched = inline, model.shares, model.signature.batched
         self._queue: deque[OpenCall] = deque()
         self._busy = self._scheduled = False
@@ -65,6 +70,10 @@ class Batcher:
         self._thread = 0
         self._retired: Callable[[Any], object] | None = None
         self.statistics = Statistics()
+        self.tracer: CallTracer | None = None
+        self._usual: Session | None = None  # set aside while the layers are measured
+        self._profiled: ProfiledSession | None = None
+        self.profiled = 0  # executions whose layers were measured
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Bind to the loop whose thread appends to the journal."""
@@ -77,6 +86,7 @@ class Batcher:
             UnavailableError: The queue is full.
         """
         if len(self._queue) >= self._limits.queue_max:
+            self.meter.rejected += 1
             raise UnavailableError(
                 f"{len(self._queue):,} calls wait for {self.model.name}, queue_max is "
                 f"{self._limits.queue_max:,}",
@@ -95,6 +105,23 @@ class Batcher:
 
     def close(self) -> None:
         self._worker.close()
+        if self._usual is not None:
+            self._usual.close()
+
+    # -- verbose ------------------------------------------------------------------------------------
+
+    def start_verbose(self, session: ProfiledSession) -> None:
+        """Run through a session that measures its layers; these executions are judged by no baseline."""
+        assert self._usual is None
+        self._profiled, self._usual, self.profiled = session, self._worker.swap(session), 0
+
+    def end_verbose(self) -> ProfiledSession | None:
+        """Go back; gives the session that measured, to be read and closed. ``None``: one runs just now."""
+        if self._busy or self._usual is None or self._profiled is None:
+            return None
+        self._worker.swap(self._usual)
+        ended, self._usual, self._profiled = self._profiled, None, None
+        return ended
 
     def retire(self, done: Callable[[Batcher], object]) -> None:
         """Close once no call is left; nobody submits from now on. ``done`` is told then."""
@@ -199,8 +226,15 @@ class Batcher:
     def _record(
         self, calls: list[OpenCall], slots: list[int], bucket: int, started: int, execution: Execution
     ) -> None:
-        closed_ns, ran = self._wall(), self._now()
-        records, done = self._closer.close(calls, slots, bucket, started, closed_ns, execution)
+        closed_ns, ran, mark = self._wall(), self._now(), None
+        if execution.error is None:
+            rows = slots[-1] + calls[-1].parsed.rows  # slots ascend from 0 without gaps
+            self.meter.executed(rows, len(calls), execution.infer_ns)
+            if self._usual is None:
+                mark = self.baselines.judge(bucket, execution.infer_ns)
+            else:  # what is profiled is no measure of what is usual
+                self.profiled += 1
+        records, done = self._closer.close(calls, slots, bucket, started, closed_ns, execution, mark)
         try:
             if records:
                 n = self._count.last + 1
@@ -210,10 +244,14 @@ class Batcher:
             for call in calls:
                 call.closed = True
             self._count_up(done, started, execution, self._now(), ran, closed_ns)
+            if self.tracer is not None:
+                for record in records:
+                    self.tracer.closed(record, self.model.name, self.model.version)
             self._recorder.after_durable(partial(self._release, done))
         except PellucidError as error:
             # without its record no answer leaves; whoever waits for it closes the call as refused, or,
             # where the ledger has stopped, the next start closes it as unresolved
+            self.meter.unanswered += sum(not isinstance(outcome, PellucidError) for _, outcome in done)
             for call in calls:
                 call.queued = call.closed or isinstance(error, LedgerHaltedError)
             _settle([(call, error) for call in calls])

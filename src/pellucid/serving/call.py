@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pellucid.core.record import Call, Row
 from pellucid.errors import PellucidError
@@ -95,13 +95,14 @@ class OpenCall:
         bucket: int,
         rows: tuple[Row, ...],
         output_bytes: int,
+        mark: dict[str, Any] | None = None,
     ) -> Call:
         """Record of a call that was executed, or should have been."""
         if isinstance(outcome, PellucidError):
             return self._record("failed", outcome, closed_ns, stages, slot, bucket, rows, output_bytes)
         return Call(
             self.n, self.context, "answered", None, self.accepted_ns, closed_ns, stages, slot, bucket, rows,
-            self.shapes, (self.nbytes, output_bytes), self.seed, self.personal, self.trace,
+            self.shapes, (self.nbytes, output_bytes), self.seed, self.personal, self.trace, mark,
         )  # fmt: skip
 
     def _record(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,6 +16,7 @@ from pellucid.serving.answer import Answer
 from pellucid.serving.call import OpenCall
 from pellucid.serving.classification import classified
 from pellucid.serving.limits import KEPT_MAX, Limits
+from pellucid.serving.meter import Meter
 from pellucid.serving.model import Model
 from pellucid.serving.request import InferRequest
 from pellucid.serving.response import render_answer
@@ -33,8 +35,8 @@ class Closer:
         recording: False under ``unsafe_record_nothing``: no digests, no decisions, no records.
     """
 
-    def __init__(self, model: Model, recorder: Recorder, clock: Clock, limits: Limits) -> None:
-        self._name, self._version = model.name, model.version
+    def __init__(self, model: Model, recorder: Recorder, clock: Clock, limits: Limits, meter: Meter) -> None:
+        self._name, self._version, self._meter = model.name, model.version, meter
         self._call_key, self._now = recorder.call_key, clock.monotonic_ns
         self._decision, self._batched = model.decision, model.signature.batched
         self._rows = Rows(model, limits.keep_outputs_max_bytes)
@@ -48,12 +50,14 @@ class Closer:
         started: int,
         closed_ns: int,
         execution: Execution,
+        mark: dict[str, Any] | None = None,
     ) -> tuple[tuple[Call, ...], Done]:
         """Records, and what each caller gets once they are appended.
 
         Args:
             started: Monotonic time at which the batch was put together.
             closed_ns: Wall clock of the closing.
+            mark: Where the execution is beyond its baseline.
         """
         records: list[Call] = []
         done: Done = []
@@ -66,14 +70,13 @@ class Closer:
                 outcome, nbytes = execution.error, 0
                 rows = self._rows.of_inputs(request) if self.recording else ()
             done.append((call, outcome))
+            queue_ns, total_ns = started - call.decoded, self._now() - call.started
+            self._meter.closed(queue_ns, total_ns)
+            if isinstance(outcome, PellucidError):
+                self._meter.broke(total_ns, engine=execution.error is not None)
             if self.recording:
-                stages = (
-                    call.decoded - call.started,
-                    started - call.decoded,
-                    execution.infer_ns,
-                    self._now() - call.started,
-                )
-                records.append(call.ran(outcome, closed_ns, stages, slot, bucket, rows, nbytes))
+                stages = (call.decoded - call.started, queue_ns, execution.infer_ns, total_ns)
+                records.append(call.ran(outcome, closed_ns, stages, slot, bucket, rows, nbytes, mark))
                 kept += nbytes
         return tuple(records if kept <= KEPT_MAX else map(self._without_outputs, records)), done
 

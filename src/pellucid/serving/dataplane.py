@@ -15,6 +15,7 @@ from typing import Final
 from pellucid.errors import PellucidError, UnavailableError
 from pellucid.ports import Clock, Recorder
 from pellucid.serving.answer import Answer
+from pellucid.serving.baseline import SAMPLE_NS
 from pellucid.serving.call import OpenCall, Reply
 from pellucid.serving.entropy import Entropy
 from pellucid.serving.finite import verify_finite
@@ -54,12 +55,13 @@ class Dataplane:
         repository: Repository | None = None,
         regions: Regions | None = None,
     ) -> None:
-        self.pool, self.limits, self._recorder = pool, limits, recorder
+        self.pool, self.limits, self._recorder, self.tracer = pool, limits, recorder, pool.tracer
         self._wall, self._now = clock.now_ns, clock.monotonic_ns
         self._entropy = Entropy()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.numbers = Numbers(recorder, limits, clock.now_ns, self._call_later)
         self.manage = Management(pool, recorder, limits=limits, repository=repository, regions=regions)
+        self.refused: dict[str, int] = {}  # by code; calls for which no number could be had are in it
         self.draining = False
         self.on_drain: list[Callable[[], None]] = []
 
@@ -67,6 +69,12 @@ class Dataplane:
         """Bind to the running loop, once, on its thread."""
         self._loop = loop
         self.pool.attach(loop)
+        self._sample()
+
+    def _sample(self) -> None:
+        """Keep the load of the machine at hand, so that a slow call can say what it was."""
+        self.pool.load.sample()
+        self._call_later(SAMPLE_NS / 1e9, self._sample)
 
     def _call_later(self, seconds: float, function: Callable[[], None]) -> None:
         if self._loop is not None:
@@ -81,12 +89,18 @@ class Dataplane:
             LedgerFullError: No number can be had; the call is counted.
         """
         accepted_ns = self._wall()
-        n = self.numbers.take(accepted_ns)
+        try:
+            n = self.numbers.take(accepted_ns)
+        except PellucidError as error:
+            self._count_refused(error)
+            raise
         personal = {"address": address} if address else {}
         foreign = traceparent and _TRACEPARENT.fullmatch(traceparent)
         trace = None
         if foreign:
             personal["trace_id"] = foreign[1].decode()
+            if self.tracer is not None:
+                self.tracer.accepted(n, foreign[0])
         else:
             trace = self._entropy.take(16).hex()
         return OpenCall(n, NODE_CONTEXT, accepted_ns, self._now(), self._entropy.take(32), personal, trace)
@@ -100,8 +114,16 @@ class Dataplane:
         if call.closed or call.queued:
             return
         call.closed = True
+        self._count_refused(error)
         took = self._now() - call.started
-        call.counted = not self.numbers.close_refused(call.refused(error, self._wall(), took))
+        record = call.refused(error, self._wall(), took)
+        call.counted = not self.numbers.close_refused(record)
+        if self.tracer is not None:
+            named = [b.model for b in self.pool.batchers() if b.context == call.context]
+            self.tracer.closed(record, *((named[0].name, named[0].version) if named else ("", "")))
+
+    def _count_refused(self, error: PellucidError) -> None:
+        self.refused[error.code] = self.refused.get(error.code, 0) + 1
 
     def abandon(self, call: OpenCall) -> None:
         """Last step of every door: a call that nobody closed was cancelled, or met a fault of ours."""

@@ -14,6 +14,19 @@ TENSORS_MAX: Final = 256  # limit: inputs or outputs named in one request
 
 
 @dataclass(frozen=True, slots=True)
+class BaselineLimits:
+    """How a baseline is made where none was frozen before.
+
+    Attributes:
+        skip: Executions of a bucket that still warm up.
+        executions: How many are taken after these; 0: no baseline is made.
+    """
+
+    skip: int = 200
+    executions: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What one site allows; from ``serving`` and ``ledger`` of its configuration.
 
@@ -26,6 +39,7 @@ class Limits:
         refusals_burst: Refusals that get an entry of their own at once.
         refusals_per_s: And how many more each second; beyond they are counted.
         count_interval_s: How often such a count becomes an entry.
+        baseline: How latency baselines are made.
     """
 
     body_max_bytes: int = 16 * 2**20
@@ -36,3 +50,4 @@ class Limits:
     refusals_burst: int = 1_000
     refusals_per_s: float = 100.0
     count_interval_s: float = 10.0
+    baseline: BaselineLimits = BaselineLimits()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+from pellucid.core.baseline import Baseline
 from pellucid.core.tensor import DATATYPES, TensorSpec, element_count
 from pellucid.ports import Session
 
@@ -97,6 +98,7 @@ class Model:
         buckets: Batch sizes it runs in, ascending; one when a bucket is pinned.
         platform: The protocol's word, ``onnx_onnxv1`` or ``tensorrt_plan``.
         properties: Text pairs for the model's metadata.
+        baselines: Latency baselines by bucket, frozen before; the others are made.
         allow_nonfinite: NaN and infinities in binary inputs reach the engine.
     """
 
@@ -110,6 +112,7 @@ class Model:
     properties: Mapping[str, str] = field(default_factory=dict)
     label_variance: str = "untested"
     allow_nonfinite: bool = False
+    baselines: Mapping[int, Baseline] = field(default_factory=dict)
 
     @cached_property
     def signature(self) -> Signature:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pellucid.errors import NotFoundError, UnavailableError
-from pellucid.ports import Clock, Recorder
+from pellucid.ports import CallTracer, Clock, LoadProbe, Recorder
+from pellucid.serving.baseline import Load
 from pellucid.serving.batcher import BatchCount, Batcher
 from pellucid.serving.limits import Limits
 from pellucid.serving.model import Model
@@ -26,13 +27,14 @@ class Pool:
         on_change: Called after a model came or went.
     """
 
-    def __init__(self, recorder: Recorder, *, clock: Clock, limits: Limits) -> None:
+    def __init__(self, recorder: Recorder, *, clock: Clock, limits: Limits, probe: LoadProbe) -> None:
         self._recorder, self._clock, self._limits = recorder, clock, limits
         self._served: dict[str, dict[str, Batcher]] = {}
         self._unloaded: dict[str, set[str]] = {}
         self._retiring: set[Batcher] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._batches = BatchCount()
+        self._batches, self.load = BatchCount(), Load(probe, clock.monotonic_ns)
+        self.tracer: CallTracer | None = None  # set before models are added
         self.missing: dict[str, str] = {}
         self.on_change: list[Changed] = []
 
@@ -61,7 +63,9 @@ class Pool:
             limits=self._limits,
             count=self._batches,
             inline=inline,
+            load=self.load,
         )
+        batcher.tracer = self.tracer
         if self._loop is not None:
             batcher.attach(self._loop)
         versions = self._served.setdefault(model.name, {})

@@ -58,6 +58,11 @@ class Worker:
         future: Future[Execution] = self._executor.submit(self.run, parts, bucket)
         future.add_done_callback(lambda finished: done(finished.result()))
 
+    def swap(self, session: Session) -> Session:
+        """Use another session of the same engine from the next run on; gives the one before."""
+        before, self._session = self._session, session
+        return before
+
     def close(self) -> None:
         if self._executor is not None:
             self._executor.shutdown(wait=True)

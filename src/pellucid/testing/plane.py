@@ -13,7 +13,7 @@ from typing import Any
 
 from pellucid.app.serve import SideDoor
 from pellucid.core.tensor import TensorSpec
-from pellucid.ports import Recorder, Session
+from pellucid.ports import LoadProbe, Recorder, Session
 from pellucid.servers.http.app import HttpDoor, make_app
 from pellucid.servers.http.serve import around, bind, run
 from pellucid.serving.dataplane import Dataplane
@@ -22,6 +22,23 @@ from pellucid.serving.model import Model
 from pellucid.serving.pool import Pool
 from pellucid.testing.recorder import MemoryRecorder
 from pellucid.testing.session import EchoSession
+
+
+class StillProbe:
+    """``ports.LoadProbe`` of a machine that does nothing else.
+
+    Attributes:
+        load: What it reads.
+    """
+
+    def __init__(self, **load: Any) -> None:
+        still = {"host_cpu_permille": 0, "process_cpu_permille": 0, "cpu_wait_permille": 0}
+        self.load: dict[str, Any] = (
+            still | {"resident_bytes": 2**27, "gpus": None, "gpus_reason": "a fake"} | load
+        )
+
+    def read(self) -> dict[str, Any]:
+        return dict(self.load)
 
 
 class RealClock:
@@ -56,11 +73,12 @@ def make_plane(
     recorder: Recorder | None = None,
     limits: Limits | None = None,
     clock: Any = None,
+    probe: LoadProbe | None = None,
     **more: Any,
 ) -> Dataplane:
     """Data plane over models, not yet bound to a loop; ``more``: ``repository``, ``regions``."""
     recorder, limits, clock = recorder or MemoryRecorder(), limits or Limits(), clock or RealClock()
-    pool = Pool(recorder, clock=clock, limits=limits)
+    pool = Pool(recorder, clock=clock, limits=limits, probe=probe or StillProbe())
     for model in models:
         pool.add(model)
     return Dataplane(pool, recorder, clock=clock, limits=limits, **more)

@@ -18,7 +18,7 @@ import onnxruntime as ort
 
 from pellucid.backends.onnxruntime import device, options
 from pellucid.backends.onnxruntime.log import Log
-from pellucid.backends.onnxruntime.session import REFUSALS, OrtSession, spec_of
+from pellucid.backends.onnxruntime.session import REFUSALS, OrtSession, ProfiledOrtSession, spec_of
 from pellucid.core.digest import sha256
 from pellucid.core.facts import map_layers
 from pellucid.errors import BuildError, ParseError
@@ -104,6 +104,19 @@ class OnnxRuntimeBackend:
         from pellucid.backends.onnxruntime import preflight
 
         return preflight.findings(recipe, model, log)
+
+    def open_profiled(self, engine: bytes, recipe: Mapping[str, Any]) -> ProfiledOrtSession:
+        """The same session, with the library's profiler on.
+
+        Raises:
+            BuildError: As ``open``.
+        """
+        level, threads = options.SERVE_LEVELS[recipe["serve_level"]], recipe["threads"]
+        folder = tempfile.TemporaryDirectory(prefix="pellucid-profile-")
+        made = options.make_options(level, threads, severity=_WARNING)
+        made.enable_profiling, made.profile_file_prefix = True, str(Path(folder.name) / "layers")
+        session, _ = _timed_session(engine, made)
+        return ProfiledOrtSession(session, {"backend": self.name, "engine": sha256(engine)}, folder)
 
     def environment(self) -> dict[str, Any]:
         return device.environment()

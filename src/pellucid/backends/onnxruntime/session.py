@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +15,7 @@ import onnxruntime as ort
 
 from pellucid.core.tensor import Buffer, Tensor, TensorSpec, join_bytes_elements, split_bytes_elements
 from pellucid.errors import BuildError, ConfigError, TensorError
+from pellucid.ports import LayerTime
 
 _TYPES: Final = {
     "tensor(bool)": "BOOL", "tensor(uint8)": "UINT8", "tensor(uint16)": "UINT16",
@@ -113,6 +117,49 @@ class OrtSession:
 
     def close(self) -> None:
         self._session = None
+
+
+class ProfiledOrtSession(OrtSession):
+    """``ports.ProfiledSession``: the library's own profiler, whose file holds names, shapes and times.
+
+    Args:
+        folder: Where the library writes that file; removed with the session.
+    """
+
+    def __init__(
+        self, session: ort.InferenceSession, facts: dict[str, Any], folder: tempfile.TemporaryDirectory[str]
+    ) -> None:
+        super().__init__(session, facts)
+        self._folder = folder
+
+    def layers(self) -> list[LayerTime]:
+        """Times of all layers so far, the slowest first.
+
+        Raises:
+            TensorError: The session is closed.
+        """
+        if self._session is None:
+            raise TensorError("session: expected an open session, got a closed one")
+        return read_profile(Path(self._session.end_profiling()).read_bytes())
+
+    def close(self) -> None:
+        super().close()
+        self._folder.cleanup()
+
+
+def read_profile(raw: bytes) -> list[LayerTime]:
+    """Layer times of the library's profile: events of category ``Node`` that end in ``_kernel_time``."""
+    found: dict[str, tuple[str, int, int]] = {}
+    for event in json.loads(raw):
+        name = str(event.get("name", ""))
+        if event.get("cat") != "Node" or not name.endswith("_kernel_time"):
+            continue
+        name = name.removesuffix("_kernel_time")
+        op, runs, took = found.get(name, ("", 0, 0))
+        op = op or str(event.get("args", {}).get("op_name", ""))
+        found[name] = (op, runs + 1, took + int(event.get("dur", 0)) * 1000)  # microseconds
+    times = [LayerTime(name, op, runs, took) for name, (op, runs, took) in found.items()]
+    return sorted(times, key=lambda layer: layer.ns, reverse=True)
 
 
 def to_array(tensor: Tensor) -> Any:

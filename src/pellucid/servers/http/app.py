@@ -57,6 +57,7 @@ class HttpDoor:
 
     def __init__(self, dataplane: Dataplane) -> None:
         self.plane = dataplane
+        self.retiring = False  # each answer closes its connection: another process serves the next
 
     # -- inference --------------------------------------------------------------------------------
 
@@ -76,7 +77,8 @@ class HttpDoor:
                 told = self.refuse(call, error)
                 await _send(send, *error_of(told, self.marks(call)))
                 return
-            await _send(send, 200, *answer_of(answer, headers.get(b"accept-encoding")))
+            told_headers, content = answer_of(answer, headers.get(b"accept-encoding"))
+            await _send(send, 200, [*told_headers, *self.traced(call)], content)
         finally:
             self.plane.abandon(call)
 
@@ -116,8 +118,14 @@ class HttpDoor:
     def marks(self, call: OpenCall) -> Headers:
         """Headers under which a refused call is found."""
         key = self.plane.key(call)
-        marks = [(b"pellucid-trace", call.shown.encode())]
+        marks = [(b"pellucid-trace", call.shown.encode()), *self.traced(call)]
         return [(b"pellucid-call", key.encode()), *marks] if key else marks
+
+    def traced(self, call: OpenCall) -> Headers:
+        """Context of the call's own span, where calls are traced."""
+        tracer = self.plane.tracer
+        made = tracer.take(call.n) if tracer is not None else b""
+        return [(b"traceparent", made)] if made else []
 
     # -- everything else --------------------------------------------------------------------------
 

@@ -85,8 +85,11 @@ class FastCycle:
     def set_result(self, answer: Answer) -> None:
         """Send the answer."""
         body = answer.body
-        if answer.json_size is not None or (self._accepts is not None and len(body) >= COMPRESS_MIN):
-            self._write(200, *answer_of(answer, self._accepts))
+        traced = self._door.plane.tracer is not None
+        if traced or answer.json_size is not None or (self._accepts and len(body) >= COMPRESS_MIN):
+            headers, body = answer_of(answer, self._accepts)
+            assert self._call is not None
+            self._write(200, [*headers, *self._door.traced(self._call)], body)
             return
         self._send(b"".join([
             _OK, self._protocol.standing_headers(), b"content-type: application/json\r\npellucid-call: ",
@@ -148,6 +151,8 @@ class FastProtocol(DoorProtocol):
             return
         self._route = None
         super().on_headers_complete()
+        if self.door.retiring and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def _is_short(self) -> bool:
         cycle, parser = self.cycle, self.parser
@@ -184,6 +189,7 @@ class FastProtocol(DoorProtocol):
             return
         self._route, parser, known = None, self.parser, self._known
         keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        keep_alive = keep_alive and not self.door.retiring
         self.cycle = cycle = FastCycle(self, known.get(b"accept-encoding"), keep_alive=keep_alive)
         parts = self._parts
         cycle.run(route, known, parts[0] if len(parts) == 1 else b"".join(parts))

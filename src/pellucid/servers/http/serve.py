@@ -29,6 +29,9 @@ Step = Callable[[], Awaitable[None]]
 KEEP_ALIVE_S: Final = 75  # precedent: nginx
 BACKLOG: Final = 2_048
 _HANDED_MAX: Final = 64  # limit: connections taken in before requests are looked at
+RETIRE: Final = b"r"  # from the parent: no more connections come
+RETIRE_MAX_S: Final = KEEP_ALIVE_S + 30.0  # limit: idle connections end by themselves before
+_LOOK_S: Final = 0.1
 GRACE_S: Final = 30  # limit: how long answers in flight may take at a stop
 
 
@@ -83,8 +86,10 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         channel: socket.socket | None,
         opened: Step,
         closed: Step,
+        retire: Callable[[], None],
     ) -> None:
         super().__init__(config)
+        self._retire, self._retired_at = retire, 0.0
         self._tell, self._drain, self._channel = started, drain, channel
         self._opened, self._closed = opened, closed
         self._joining: set[asyncio.Task[Any]] = set()
@@ -113,8 +118,21 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
                 asyncio.get_running_loop().remove_reader(channel.fileno())
                 self.should_exit = True
                 return
+            if message == RETIRE and not self._retired_at:
+                self._retired_at = asyncio.get_running_loop().time()
+                self._retire()
+                self._end_when_empty()
             for descriptor in descriptors:
                 self._join(socket.socket(fileno=descriptor))
+
+    def _end_when_empty(self) -> None:
+        """Another has our place: end when the last client has gone, or was silent for long enough."""
+        loop = asyncio.get_running_loop()
+        empty = not self.server_state.connections and not self._joining
+        if empty or loop.time() - self._retired_at > RETIRE_MAX_S:
+            self.should_exit = True
+        else:
+            loop.call_later(_LOOK_S, self._end_when_empty)
 
     def _join(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -177,7 +195,11 @@ def run(
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
     )
-    server = _Server(config, started, drain, listener if handed else None, opened, closed)
+
+    def retire() -> None:
+        door.retiring = True
+
+    server = _Server(config, started, drain, listener if handed else None, opened, closed, retire)
 
     async def serve() -> None:
         attach(asyncio.get_running_loop())
