@@ -87,6 +87,8 @@ def embed(model: onnx.ModelProto, folder: Path | None) -> list[Outside]:
             does not fit into one ONNX file. Names every such tensor's file.
     """
     tensors = [t for t in all_tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
+    if not tensors:
+        return []
     by_place: dict[str, list[onnx.TensorProto]] = {}
     for tensor in tensors:
         by_place.setdefault(_fields(tensor).get("location", ""), []).append(tensor)
