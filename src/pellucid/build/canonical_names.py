@@ -96,9 +96,10 @@ def drop_comments(model: onnx.ModelProto) -> bool:
     """Remove texts that hold paths and stack traces of the exporter's machine; says whether any was."""
     top = model.graph
     dropped = False
-    if not SAFE.fullmatch(top.name):
-        dropped = top.name != "graph"
-        top.name = "graph"
+    for graph in graphs_of(top):  # a builder prints a branch's name, too
+        if not SAFE.fullmatch(graph.name):
+            dropped |= graph.name != "graph"
+            graph.name = "graph"
     dropped |= sum(_clear(model, kind) for kind in ("doc_string", "metadata_props", "training_info")) > 0
     for graph in graphs_of(top):
         for item in [graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -38,6 +39,15 @@ def read(model: bytes) -> onnx.ModelProto:
         return ModelProto.FromString(model)
     except DecodeError as error:
         raise ParseError(f"model: expected ONNX, got {error!s:.200}") from error
+
+
+def nodes_of(top: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Every node, inner graphs' too, an outer one before its own."""
+    for node in top.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                yield from nodes_of(inner)
 
 
 def verify_no_double(model: onnx.ModelProto) -> None:
