@@ -53,7 +53,9 @@ def parse(raw: bytes) -> onnx.ModelProto:
         ParseError: Empty, not ONNX, or without any node.
     """
     if not raw:
-        raise ParseError("model: expected ONNX, got an empty file")
+        raise ParseError(
+            "model: expected ONNX, got an empty file", hint="the export or the copy failed: do it again"
+        )
     try:
         model = onnx.load_model_from_string(raw)
     except DecodeError as error:

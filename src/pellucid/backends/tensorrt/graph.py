@@ -34,7 +34,9 @@ def read(model: bytes) -> onnx.ModelProto:
         ParseError: Empty, or not ONNX.
     """
     if not model:
-        raise ParseError("model: expected ONNX, got an empty file")
+        raise ParseError(
+            "model: expected ONNX, got an empty file", hint="the export or the copy failed: do it again"
+        )
     try:
         return ModelProto.FromString(model)
     except DecodeError as error:
