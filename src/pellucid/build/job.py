@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.build import environment, worker
+from pellucid.build.files import read_model, read_plain
 from pellucid.build.meaning import read_meaning
 from pellucid.build.stages import Progress, Staged, Stages
 from pellucid.core import canonical
@@ -26,7 +27,7 @@ from pellucid.core.times import format_time
 from pellucid.errors import (
     BuildError,
     GateError,
-    NotFoundError,
+    LimitError,
     PellucidError,
     RecipeError,
     UsageError,
@@ -84,6 +85,7 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
 
     Raises:
         RecipeError, NotFoundError: The recipe or a file it names does not hold; nothing was built.
+        LimitError: A file it names is larger than any that can be built from; recorded.
         ParseError, PrecisionError, BuildError: The model or the builder refused; its log is kept.
         GateError: The graph lost more than the recipe's gate allows.
         BuilderCrashedError: A worker died, by signal or by time; its log is kept.
@@ -92,10 +94,13 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
     folder = recipe_path.resolve().parent
     written = read_input(recipe_path, "recipe")
     recipe = parse_recipe(written)
-    inputs = _inputs(recipe, folder) | {"recipe": written}
-    meaning = read_meaning(inputs["meaning"], folder) if "meaning" in inputs else {}
     started = job.clock.now_ns()
     stages = Stages(effective(recipe), job.progress, job.entry, meanwhile=lambda: _load(job))
+    try:
+        inputs = _inputs(recipe, folder) | {"recipe": written}
+    except LimitError as error:
+        raise _failed(error, recipe, written, stages, started, job) from error
+    meaning = read_meaning(inputs["meaning"], folder) if "meaning" in inputs else {}
     try:
         with stages:
             made = _make(recipe, meaning, inputs, stages, started, folder, job)
@@ -112,12 +117,10 @@ def read_input(path: Path, subject: str) -> bytes:
     """Bytes of a file that somebody named.
 
     Raises:
-        NotFoundError: It is not there.
+        NotFoundError: It is not there, or no plain file.
+        LimitError: It is larger than any that can be built from.
     """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise NotFoundError(f"{subject}: expected a file at {path}, got {error.strerror}") from error
+    return (read_model if subject == "source" else read_plain)(path, subject)
 
 
 def _inputs(recipe: Recipe, folder: Path) -> dict[str, bytes]:

@@ -58,7 +58,7 @@ def _operators(library: Library, model: onnx.ModelProto) -> Iterator[PreflightFi
     parser = _supports(library)
     support: dict[str, bool] = {}
     strange = {name: row for name, *row in _STRANGE}
-    for node in _nodes(model.graph):
+    for node in graph.nodes_of(model.graph):
         if node.domain not in _STANDARD:
             yield PreflightFinding(
                 "refused", "operator", _where(node), f"operator of domain {node.domain!r:.60}", _OTHER
@@ -80,14 +80,6 @@ def _supports(library: Library) -> Any:
     logger = make_logger(trt, Messages(lambda line: None, library.backend))
     network = trt.Builder(logger).create_network(options.network_flags(library))
     return trt.OnnxParser(network, logger)
-
-
-def _nodes(top: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in top.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                yield from _nodes(inner)
 
 
 def _parsed(
@@ -133,7 +125,9 @@ def _error(error: Any, lines: Messages, backend: str) -> PreflightFinding:
 
 def _wide_integers(model: onnx.ModelProto) -> Iterator[PreflightFinding]:
     """INT64 constants beyond INT32: index arithmetic of the library is 32 bits wide."""
-    bounds = {name for node in _nodes(model.graph) if node.op_type in _BOUNDS for name in node.input[1:]}
+    bounds = {
+        name for node in graph.nodes_of(model.graph) if node.op_type in _BOUNDS for name in node.input[1:]
+    }
     for tensor in model.graph.initializer:
         if tensor.data_type != onnx.TensorProto.INT64 or tensor.name in bounds:
             continue
