@@ -73,7 +73,11 @@ def _tiled(spec: TensorSpec, bucket: int, arrays: Mapping[str, Any]) -> Tensor:
     array = arrays.get(spec.name)
     wanted = _ARRAYS.get(spec.datatype)
     shape = spec.shape[1:] if bucket else spec.shape
-    if array is None or len(array) == 0 or (array.shape[1:] if bucket else array.shape) != shape:
+    if (
+        array is None
+        or (bucket and array.shape[:1] in ((), (0,)))
+        or (array.shape[1:] if bucket else array.shape) != shape
+    ):
         raise RecipeError(
             f"golden.inputs: {spec.name!r:.80}: expected rows of shape {list(shape)}, got others"
         )

@@ -9,22 +9,16 @@ from __future__ import annotations
 
 import csv
 import io
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
+from pellucid.build.npz import read_arrays
 from pellucid.core.tensor import Tensor, TensorSpec
 from pellucid.errors import FormatError, RecipeError
 
-_BROKEN: Final = (  # what NumPy, zipfile, zlib and struct raise on bytes that are no such file
-    OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, SyntaxError, OverflowError,
-    zipfile.BadZipFile, zlib.error, struct.error,
-)  # fmt: skip
 ROWS_MAX: Final = 10**6  # limit: what one qualification run holds in memory
 _ARRAYS: Final = {
     "BOOL": "|b1", "UINT8": "|u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "|i1",
@@ -72,7 +66,7 @@ def read_validation(
     """
     section = recipe["validation"]
     if raw[:4] == b"PK\x03\x04":
-        columns = _read_npz(raw)
+        columns = read_arrays(raw, "validation")
         inputs = {spec.name: _fit(spec, columns, bool(recipe["buckets"])) for spec in specs}
     else:
         columns = _read_csv(raw)
@@ -90,14 +84,6 @@ def read_validation(
     )
     slices = {name: tuple(map(str, _column(columns, name, count))) for name in section["slices"]}
     return Validation(inputs, truth, slices)
-
-
-def _read_npz(raw: bytes) -> dict[str, Any]:
-    try:
-        with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except _BROKEN as error:
-        raise FormatError(f"validation: expected an .npz file without pickles, got {error!s:.120}") from error
 
 
 def _read_csv(raw: bytes) -> dict[str, Any]:
