@@ -17,7 +17,7 @@ from pellucid.build.judge import edges, graphs, narrow, ranges, scores
 from pellucid.build.judge.runs import Graph, Rows, rows_of
 from pellucid.build.samples import read_validation
 from pellucid.core import boundary, representativeness
-from pellucid.core.accuracy import Samples, measure
+from pellucid.core.accuracy import Samples, is_unjudged, measure
 from pellucid.core.digest import sha256
 from pellucid.core.recipe_keys import LOSSY
 from pellucid.core.tensor import TensorSpec
@@ -151,7 +151,13 @@ def _measured(task: Task, pair: _Pair, rows: Rows) -> dict[str, Any]:
     samples = scores.compare(source, compiled, rows, task.request["meaning"])
     source.close()
     compiled.close()
-    return measure(samples, task.request["recipe"]["gate"])
+    gate, precision = task.request["recipe"]["gate"], task.request["recipe"]["precision"]
+    report = measure(samples, gate)
+    if precision in LOSSY and not report["findings"] and is_unjudged(report, gate):
+        finding = f"accuracy: expected a limit that can be measured for {precision}, got none: the model"
+        finding += " neither decides nor gives a distribution; say gate: {psnr_db_min: ..} or {error_max: ..}"
+        report |= {"findings": [finding], "passed": False}
+    return report
 
 
 def _unmeasured(gate: Mapping[str, Any], precision: str) -> dict[str, Any]:
