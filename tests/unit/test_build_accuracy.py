@@ -14,6 +14,7 @@ from pellucid.core.accuracy import (
     measure,
     quantile,
     score_form,
+    text_label,
 )
 from pellucid.core.gap import Gap
 from pellucid.core.recipe import effective, parse_recipe
@@ -173,3 +174,10 @@ def test_one_number_that_decides_nothing_is_not_measured_as_if_nothing_had_chang
     demanded = measure(far, GATE | {"flips_upper_max": "1"})["findings"]
     assert demanded == ["flipped decisions, upper bound: expected at most 1, got nothing measured"]
     assert not is_unjudged(measure(samples([[0.9, 0.1]]), GATE), GATE)
+
+
+def test_true_labels_that_are_no_numbers_as_the_models_are_a_finding() -> None:
+    found = measure(Samples([[1, 0]] * 2, [[1, 0]] * 2, ["0"] * 2, ["0"] * 2, truth=["0", "cat"]), GATE)
+    assert found["findings"] == ["labels: expected whole numbers as the model decides, got 'cat'"]
+    assert text_label([b"caf\xc3\xa9"]) == "caf\u00e9"
+    assert text_label([b"a", b"b"]) == "['a', 'b']"

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 
-from pellucid.build.npz import read_arrays
+from pellucid.build.npz import plain_text, read_arrays
 from pellucid.core.calibration import CalibrationSet, Sample, select
 from pellucid.core.digest import format_digest, sha256
 from pellucid.core.tensor import Tensor, TensorSpec, row_digest, rows
@@ -134,7 +134,8 @@ def file_digests(raw: bytes, inputs: Sequence[Mapping[str, Any]]) -> list[str]:
 def _fit(spec: TensorSpec, columns: Mapping[str, Any], *, batched: bool) -> Any:
     array = columns.get(spec.name)
     shape = spec.shape[1:] if batched else spec.shape
-    if array is None or array.dtype.str != _DTYPES.get(spec.datatype) or array.shape[1:] != shape:
+    is_fit = array is not None and array.dtype.str == _DTYPES.get(spec.datatype) and array.ndim > 0
+    if array is None or not is_fit or array.shape[1:] != shape:
         got = "none" if array is None else f"{array.dtype} {list(array.shape)}"
         raise RecipeError(
             f"calibration: input {spec.name!r:.80}: expected {spec.datatype} {['N', *shape]}, got {got}",
@@ -147,7 +148,7 @@ def _verify_finite(arrays: Mapping[str, Any], indices: Sequence[int]) -> None:
     for name, array in arrays.items():
         if array.dtype.kind != "f":
             continue
-        good = np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+        good = np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
         if not good.all():
             row = indices[int(np.argmin(good))]
             raise RecipeError(
@@ -170,7 +171,7 @@ def _column(columns: Mapping[str, Any], name: str, count: int) -> Any:
 
 
 def _texts(columns: Mapping[str, Any], name: str, count: int) -> list[str]:
-    return [str(value) for value in _column(columns, name, count).tolist()]
+    return [plain_text(value, "calibration") for value in _column(columns, name, count).tolist()]
 
 
 def _counts(name: str, values: Sequence[str], indices: Sequence[int]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from typing import Any, Final
 
-from pellucid.errors import FormatError
+from pellucid.errors import FormatError, RecipeError
 
 FREE_BYTES: Final = 2**30  # limit: what any file may unfold to,
 EXPANSION_MAX: Final = 64  # and how many times its own size a larger one: beyond that it is a bomb
@@ -47,3 +47,17 @@ def _array(arrays: Any, name: str) -> Any:
     if not hasattr(value, "dtype"):  # a member that is no array comes as its bytes
         raise ValueError(f"{name!r:.60}, which is no array")
     return value
+
+
+def plain_text(value: Any, subject: str) -> str:
+    """A label or the value of a slice, as documents hold it.
+
+    Raises:
+        RecipeError: Text that is no Unicode: half a surrogate pair, or bytes in another encoding.
+    """
+    try:
+        text = value.decode() if isinstance(value, bytes) else str(value)
+        text.encode()
+    except UnicodeError:
+        raise RecipeError(f"{subject}: expected labels and slices in Unicode, got {value!r:.60}") from None
+    return text

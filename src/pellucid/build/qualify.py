@@ -17,7 +17,7 @@ import numpy as np
 from pellucid.build import golden, variance
 from pellucid.build.isolated import Measured
 from pellucid.build.samples import Validation
-from pellucid.core.accuracy import Samples, decimal, measure, quantile
+from pellucid.core.accuracy import Samples, decimal, measure, quantile, text_label
 from pellucid.core.bucket import place
 from pellucid.core.decision import decide
 from pellucid.core.digest import sha256
@@ -235,7 +235,7 @@ def _decide(subject: Subject, row: Sequence[Tensor]) -> str | None:
     tensor = _deciding(subject, row)
     kind, scores = datatype(tensor.datatype).kind, _scores(subject, row)
     if kind == "bytes":
-        return str(list(unpack_elements(tensor)))
+        return text_label(unpack_elements(tensor))
     if len(scores) == 1 and kind != "float":
         return str(int(scores[0]))
     return str(scores.index(max(scores))) if len(scores) > 1 and max(scores) == max(scores) else None

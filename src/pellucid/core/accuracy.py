@@ -125,6 +125,12 @@ def distribution(row: Sequence[float], form: str) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
+def text_label(elements: Sequence[bytes]) -> str:
+    """What a row of text decides: its one word, or all of them."""
+    words = [element.decode("utf-8", "replace") for element in elements]
+    return words[0] if len(words) == 1 else str(words)
+
+
 def score_form(rows: Rows) -> str:
     """How scores read as a distribution: ``probabilities``, ``bernoulli`` or ``softmax`` of them."""
     if all(0.0 <= v <= 1.0 for row in rows for v in row):
@@ -175,6 +181,11 @@ def _unmeasurable(samples: Samples) -> list[str]:
         bad = sum(not all(map(math.isfinite, row)) for row in rows)
         if bad:
             findings.append(f"{who}: expected finite scores, got {bad} rows with NaN or infinity")
+    decided = {label for label in samples.source_labels if label is not None}
+    if decided and all(map(str.isdecimal, decided)):
+        strange = next((label for label in samples.truth if not label.isdecimal()), None)
+        if strange is not None:  # wrong for both alike, so that no loss could be seen
+            findings.append(f"labels: expected whole numbers as the model decides, got {strange!r:.60}")
     if not findings and not all(map(math.isfinite, [samples.error, *(gap.largest for gap in samples.gaps)])):
         findings.append("outputs: expected finite differences, got NaN or infinity on one side")
     return findings

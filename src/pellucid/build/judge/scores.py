@@ -12,7 +12,7 @@ import numpy as np
 
 from pellucid.build.judge.runs import Graph, Rows
 from pellucid.build.judge.sums import add_arrays
-from pellucid.core.accuracy import Samples
+from pellucid.core.accuracy import Samples, text_label
 from pellucid.core.decision import decide
 from pellucid.core.gap import Gap
 from pellucid.core.tensor import Tensor
@@ -96,7 +96,7 @@ def _keep(side: Side, name: str, values: Any, decision: Mapping[str, Any]) -> No
 def _decide(name: str, row: Any, scores: Sequence[float], decision: Mapping[str, Any]) -> str | None:
     """Label of a row; without a decision its text, its whole number, or the position of its largest score."""
     if row.dtype.kind in "OS":
-        return str(row.tolist())
+        return text_label(row.tolist())
     if decision:
         values = row.astype(np.float64)
         return decide(decision, [Tensor(name, "FP64", values.shape, values.tobytes())])[0]
