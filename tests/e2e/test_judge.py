@@ -432,6 +432,8 @@ def test_layers_of_a_gpu_engine_are_compared_without_its_gpu(tmp_path: Path) -> 
     assert {(item["reason"], item["outside"]) for item in held["tensors"]} == {(None, 0)}, "its own rows"
 
 
+LOOSE = {"kl_mean_max": None, "flips_max": None, "out_of_range_max": None}
+
 # -- what one number says -------------------------------------------------------------------------
 
 
@@ -474,3 +476,21 @@ def test_a_graph_that_gives_labels_as_whole_numbers_is_judged_by_them() -> None:
     report = judged.documents["accuracy.json"]
     assert (report["top1_source"], report["flips"]) == ("1", 20 - int((truth == 0).sum()))
     assert any("flipped decisions" in finding for finding in judged.findings)
+
+
+def test_rows_that_the_graph_was_calibrated_with_are_counted_and_noted(tmp_path: Path) -> None:
+    rows = images()
+    job, _ = toy_job(tmp_path / "packages")
+    recipe = write_recipe(
+        tmp_path / "recipe", "digits_like", precision="int8", calibration={"data": "c.npz"}, reasons=REASON,
+        validation={"data": "v.npz"}, reference={"data": "r.npz"}, gate=LOOSE,
+    )  # fmt: skip
+    for name, part in (("c", rows[:20]), ("v", rows[10:]), ("r", rows[20:])):
+        (recipe.parent / f"{name}.npz").write_bytes(npz(image=part))
+    folder = run_build(recipe, job).folder
+    found = [json.loads((folder / f"{n}.json").read_bytes()) for n in ("accuracy", "representativeness")]
+    assert [document["calibration_rows"] for document in found] == [10, 0]
+    notes = json.loads((folder / "facts.json").read_bytes())["notes"]
+    assert [note for note in notes if "calibrated with" in note] == [
+        "validation: 10 of 30 rows are rows that it was calibrated with, which fit better than others will"
+    ]

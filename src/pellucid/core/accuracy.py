@@ -275,8 +275,9 @@ def judge(report: Mapping[str, Any], gate: Mapping[str, Any]) -> list[str]:
 
 
 def is_unjudged(report: Mapping[str, Any], gate: Mapping[str, Any]) -> bool:
-    """True where no limit of the gate met anything that was measured: no limit could have been broken."""
-    return not any(value is not None and gate.get(key) is not None for _, key, value in _checks(report))
+    """True where the model neither decides nor gives a distribution, and the gate limits nothing else."""
+    limits = ("error_max", "psnr_db_min", "cosine_min")
+    return report["kl_form"] is None and report["flips"] is None and all(gate.get(k) is None for k in limits)
 
 
 def _checks(report: Mapping[str, Any]) -> list[tuple[str, str, Decimal | None]]:
