@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import threading
 import zipfile
@@ -11,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from pellucid.build import cancel, job, npz
+from pellucid.build import golden as golden_cases
 from pellucid.build.job import run_build
 from pellucid.core.digest import sha256
+from pellucid.core.tensor import TensorSpec
 from pellucid.errors import (
     BuildCancelledError,
     BuildError,
@@ -48,6 +52,28 @@ def test_golden_inputs_that_are_none_are_refused_in_words_and_recorded(tmp_path:
     with pytest.raises(RecipeError, match=r"golden\.inputs: .*expected"):
         run_build(recipe, build)
     assert recorder.events[0][1]["outcome"] == RecipeError.code
+
+
+def wide(size: int) -> bytes:
+    """A model that takes and gives rows of that many numbers, in a hundred bytes."""
+    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["batch", size]) for n in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    return model.SerializeToString()
+
+
+def test_a_declared_size_draws_no_golden_case_that_no_memory_holds(tmp_path: Path) -> None:
+    build, _ = toy_job(tmp_path / "packages")
+    folder = run_build(write_recipe(tmp_path / "recipe", wide(2**31 - 1)), build).folder
+    golden = json.loads((folder / "golden/golden.json").read_bytes())
+    assert golden["cases"] == []
+    assert "got more" in golden["reason"]
+
+
+def test_golden_cases_are_drawn_for_the_buckets_whose_inputs_fit() -> None:
+    specs = [TensorSpec("x", "FP32", (-1, 10))]
+    drawn = golden_cases.draw(specs, [1, 4, 8], count=1, seed=0, bytes_max=4 * 10 * 5)
+    assert [bucket for bucket, _ in drawn] == [1, 4]
 
 
 def bomb(megabytes: int) -> bytes:

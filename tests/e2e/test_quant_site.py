@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from pellucid.app.ledger import open_ledger, settle
-from pellucid.app.quant import Quantised, dependents, history, recalibrate, show
+from pellucid.app.quant import Kept, Quantised, dependents, history, recalibrate, show
 from pellucid.app.sign import sign_folder
 from pellucid.app.site import Site
 from pellucid.core.calibration_ranges import changes, parse_ranges
@@ -209,9 +209,14 @@ def test_a_sample_leads_to_packages_and_to_their_calls(site: Site, second: Secon
     assert re.search(rf"calls recorded +{CALLS}\b", shown)
 
 
-def test_questions_badly_asked_are_not_answered(site: Site, tmp_path: Path) -> None:
+def test_questions_badly_asked_are_not_answered(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "text").write_text("no rows")
     with pytest.raises(FormatError, match="npz"):
+        dependents(site, str(tmp_path / "text"))
+    with monkeypatch.context() as patched, pytest.raises(FormatError, match="npz"):
+        patched.setattr("pellucid.app.quant.all_packages", lambda *_: Kept((), ()))  # nor where none asks
         dependents(site, str(tmp_path / "text"))
     with pytest.raises(NotFoundError):
         dependents(site, str(tmp_path / "missing.npz"))

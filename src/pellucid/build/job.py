@@ -110,6 +110,9 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
         target = _write(job.out, name, files)
     except PellucidError as error:
         raise _failed(error, recipe, written, stages, started, job) from error
+    except MemoryError as error:
+        refused = BuildError("build: expected to have the memory it needs, got none left")
+        raise _failed(refused, recipe, written, stages, started, job) from error
     except OSError as error:
         raise _failed(_of_system(error), recipe, written, stages, started, job) from error
     with ExitStack() as undone:
@@ -262,10 +265,16 @@ def _golden(
     from pellucid.build import golden
 
     cases = _golden_cases(recipe, inputs, compiled.result)
+    if not cases:
+        reason = f"inputs: expected at most {golden.BYTES_MAX:,} bytes for a drawn batch, got more"
+        return {"cases": [], "reason": reason}, [f"golden: no case recorded: {reason}"]
     on_cpu = said["device"] is not None and said["device"]["kind"] == "cpu"
-    return golden.record(
+    recorded, notes = golden.record(
         cases, job.isolated, recipe.backend, compiled.files["engine"], effective(recipe), at_once=on_cpu
     )
+    if lost := sorted(set(recipe.buckets) - {bucket for bucket, _ in cases}):
+        notes.append(f"golden: no case for buckets {lost}: inputs of all cases would be too large")
+    return recorded, notes
 
 
 def _golden_cases(
@@ -278,7 +287,10 @@ def _golden_cases(
         TensorSpec(name, kind, _tuned_shape(name, shape, recipe)) for name, kind, shape in result["inputs"]
     ]
     if "golden" not in inputs:
-        return golden.draw(specs, recipe.buckets, count=recipe.golden["count"], seed=recipe.golden["seed"])
+        said = recipe.golden
+        return golden.draw(
+            specs, recipe.buckets, count=said["count"], seed=said["seed"], bytes_max=golden.BYTES_MAX
+        )
     try:
         arrays = read_arrays(inputs["golden"], "golden.inputs")
     except FormatError as error:
