@@ -215,9 +215,6 @@ def test_questions_badly_asked_are_not_answered(
     (tmp_path / "text").write_text("no rows")
     with pytest.raises(FormatError, match="npz"):
         dependents(site, str(tmp_path / "text"))
-    with monkeypatch.context() as patched, pytest.raises(FormatError, match="npz"):
-        patched.setattr("pellucid.app.quant.all_packages", lambda *_: Kept((), ()))  # nor where none asks
-        dependents(site, str(tmp_path / "text"))
     with pytest.raises(NotFoundError):
         dependents(site, str(tmp_path / "missing.npz"))
     with pytest.raises(FormatError, match="64 hex digits"):
@@ -227,6 +224,9 @@ def test_questions_badly_asked_are_not_answered(
     np.savez(tmp_path / "row.npz", features=ROWS[:2])
     with pytest.raises(UsageError, match="a row below 2"):
         dependents(site, str(tmp_path / "row.npz"), 2)
+    monkeypatch.setattr("pellucid.app.quant.all_packages", lambda *_: Kept((), ()))
+    with pytest.raises(FormatError, match="npz"):  # nor where there is no package to ask
+        dependents(site, str(tmp_path / "text"))
 
 
 def test_recalibrating_needs_what_the_recipe_named(site: Site, tmp_path: Path) -> None:
