@@ -430,3 +430,67 @@ def test_layers_of_a_gpu_engine_are_compared_without_its_gpu(tmp_path: Path) -> 
     held = canonical.decode((folder / "representativeness.json").read_bytes())
     assert held["passed"]
     assert {(item["reason"], item["outside"]) for item in held["tensors"]} == {(None, 0)}, "its own rows"
+
+
+LOOSE = {"kl_mean_max": None, "flips_max": None, "out_of_range_max": None}
+
+# -- what one number says -------------------------------------------------------------------------
+
+
+def regression(weight: float, *, kind: int = TensorProto.FLOAT) -> bytes:
+    """``y`` is a weighted sum, or that sum as a whole number."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2])
+    y = helper.make_tensor_value_info("y", kind, ["batch", 1])
+    w = numpy_helper.from_array(np.full((2, 1), weight, np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["sum"], name="product")]
+    nodes.append(helper.make_node("Cast", ["sum"], ["y"], name="cast", to=kind))
+    graph = helper.make_graph(nodes, "g", [x], [y], [w])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("gate", "words"),
+    [({}, "a limit that can be measured"), ({"error_max": 1}, "largest error"), ({"error_max": 99}, "")],
+)
+def test_a_lossy_graph_of_one_number_passes_only_by_a_limit_that_was_measured(
+    gate: dict[str, Any], words: str
+) -> None:
+    rows = np.linspace(-9, 9, 40, dtype="<f4").reshape(20, 2)
+    judged = run(
+        regression(1), regression(-1), {"validation": {"x": rows}}, precision="fp16", reasons=REASON,
+        gate=gate,
+    )  # fmt: skip
+    assert [words in finding for finding in judged.findings] == ([True] if words else [])
+    assert judged.documents["accuracy.json"]["flips"] is None
+
+
+def test_a_graph_that_gives_labels_as_whole_numbers_is_judged_by_them() -> None:
+    rows = np.linspace(0, 9, 40, dtype="<f4").reshape(20, 2)
+    source = regression(1, kind=TensorProto.INT64)
+    truth = rows.sum(axis=1).astype(np.int64)
+    judged = run(
+        source, regression(2, kind=TensorProto.INT64), {"validation": {"x": rows, "truth": truth}},
+        validation={"labels": "truth"},
+    )  # fmt: skip
+    report = judged.documents["accuracy.json"]
+    assert (report["top1_source"], report["flips"]) == ("1", 20 - int((truth == 0).sum()))
+    assert any("flipped decisions" in finding for finding in judged.findings)
+
+
+def test_rows_that_the_graph_was_calibrated_with_are_counted_and_noted(tmp_path: Path) -> None:
+    rows = images()
+    job, _ = toy_job(tmp_path / "packages")
+    recipe = write_recipe(
+        tmp_path / "recipe", "digits_like", precision="int8", calibration={"data": "c.npz"}, reasons=REASON,
+        validation={"data": "v.npz"}, reference={"data": "r.npz"}, gate=LOOSE,
+    )  # fmt: skip
+    for name, part in (("c", rows[:20]), ("v", rows[10:]), ("r", rows[20:])):
+        (recipe.parent / f"{name}.npz").write_bytes(npz(image=part))
+    folder = run_build(recipe, job).folder
+    found = [json.loads((folder / f"{n}.json").read_bytes()) for n in ("accuracy", "representativeness")]
+    assert [document["calibration_rows"] for document in found] == [10, 0]
+    notes = json.loads((folder / "facts.json").read_bytes())["notes"]
+    assert [note for note in notes if "calibrated with" in note] == [
+        "validation: 10 of 30 rows are rows that it was calibrated with, which fit better than others will"
+    ]

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from pellucid.app.ledger import open_ledger, settle
-from pellucid.app.quant import Quantised, dependents, history, recalibrate, show
+from pellucid.app.quant import Kept, Quantised, dependents, history, recalibrate, show
 from pellucid.app.sign import sign_folder
 from pellucid.app.site import Site
 from pellucid.core.calibration_ranges import changes, parse_ranges
@@ -209,7 +209,9 @@ def test_a_sample_leads_to_packages_and_to_their_calls(site: Site, second: Secon
     assert re.search(rf"calls recorded +{CALLS}\b", shown)
 
 
-def test_questions_badly_asked_are_not_answered(site: Site, tmp_path: Path) -> None:
+def test_questions_badly_asked_are_not_answered(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "text").write_text("no rows")
     with pytest.raises(FormatError, match="npz"):
         dependents(site, str(tmp_path / "text"))
@@ -222,6 +224,9 @@ def test_questions_badly_asked_are_not_answered(site: Site, tmp_path: Path) -> N
     np.savez(tmp_path / "row.npz", features=ROWS[:2])
     with pytest.raises(UsageError, match="a row below 2"):
         dependents(site, str(tmp_path / "row.npz"), 2)
+    monkeypatch.setattr("pellucid.app.quant.all_packages", lambda *_: Kept((), ()))
+    with pytest.raises(FormatError, match="npz"):  # nor where there is no package to ask
+        dependents(site, str(tmp_path / "text"))
 
 
 def test_recalibrating_needs_what_the_recipe_named(site: Site, tmp_path: Path) -> None:

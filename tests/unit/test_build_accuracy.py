@@ -9,10 +9,12 @@ import pytest
 from pellucid.core.accuracy import (
     Samples,
     clopper_pearson_upper,
+    is_unjudged,
     kl_divergence,
     measure,
     quantile,
     score_form,
+    text_label,
 )
 from pellucid.core.gap import Gap
 from pellucid.core.recipe import effective, parse_recipe
@@ -155,3 +157,27 @@ def test_an_engine_off_the_simplex_is_not_read_more_kindly() -> None:
     single = Samples([[0.5]], [[1.5]], ["a"], ["a"])
     assert measure(single, GATE)["kl_form"] == "bernoulli"
     assert float(measure(single, GATE)["kl_mean"]) > 10
+
+
+def test_one_number_that_decides_nothing_is_not_measured_as_if_nothing_had_changed() -> None:
+    """Softmax of one number is 1, and no decision is no other decision: neither may pass for agreement."""
+    far = Samples([[1.0], [-20.0]], [[7.0], [30.0]], [None, None], [None, None], slices={"at": ["a", "b"]})
+    report = measure(far, GATE)
+    unmeasured = ("kl_form", "kl_mean", "kl_max", "flips", "flips_upper", "top1")
+    assert [report[key] for key in unmeasured] == [None] * len(unmeasured)
+    assert (report["error_max"], report["slices"][0]["flips"]) == ("50", None)
+    assert is_unjudged(report, GATE)
+    assert not is_unjudged(report, GATE | {"error_max": "1"})
+    assert measure(far, GATE | {"error_max": "1"})["findings"] == [
+        "largest error: expected at most 1, got 50"
+    ]
+    demanded = measure(far, GATE | {"flips_upper_max": "1"})["findings"]
+    assert demanded == ["flipped decisions, upper bound: expected at most 1, got nothing measured"]
+    assert not is_unjudged(measure(samples([[0.9, 0.1]]), GATE), GATE)
+
+
+def test_true_labels_that_are_no_numbers_as_the_models_are_a_finding() -> None:
+    found = measure(Samples([[1, 0]] * 2, [[1, 0]] * 2, ["0"] * 2, ["0"] * 2, truth=["0", "cat"]), GATE)
+    assert found["findings"] == ["labels: expected whole numbers as the model decides, got 'cat'"]
+    assert text_label([b"caf\xc3\xa9"]) == "caf\u00e9"
+    assert text_label([b"a", b"b"]) == "['a', 'b']"

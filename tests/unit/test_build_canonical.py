@@ -132,9 +132,17 @@ def test_comments_and_private_texts_are_dropped() -> None:
     proto.doc_string = proto.graph.doc_string = proto.graph.node[0].doc_string = "/home/somebody"
     proto.metadata_props.add(key="trained", value="/home/somebody/data")
     proto.graph.node[0].metadata_props.add(key="stack", value="/home/somebody/train.py")
+    proto.producer_name, proto.domain = "/home/somebody/export", "somebody\n| <b>"
     done = canonicalise(proto.SerializeToString(), RECIPE)
     assert b"somebody" not in done.compiled
     assert "comments" in steps(done)
+
+
+def test_a_plain_word_on_who_exported_it_stays() -> None:
+    proto = onnx.load_model_from_string(credit_like())
+    proto.producer_name, proto.producer_version = "tf2onnx", "1.16.1 (15c810)"
+    kept = read(canonicalise(proto.SerializeToString(), RECIPE))
+    assert (kept.producer_name, kept.producer_version) == ("tf2onnx", "1.16.1 (15c810)")
 
 
 # -- shapes ---------------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ def test_strict_refuses_anything_unsaid_and_takes_the_effective_recipe() -> None
         ({"model": "/etc/passwd"}, "below the recipe"),
         ({"gate": {"kl_mean_max": -1}}, "number from 0"),
         ({"gate": {"kl_mean_max": ".nan"}}, "number from 0"),
+        ({"gate": {"kl_mean_max": "1e-99999999"}}, "at most 40 places"),
+        ({"gate": {"confidence": 0}}, "number from 0.000001"),
         ({"reasons": [{"choice": "threads"}]}, "expected a value"),
         ({"reasons": [{"choice": "nothing", **REASON}]}, r"reasons\.choice"),
         ({"threads": 0}, "threads"),

@@ -86,3 +86,41 @@ def test_what_does_not_fit_is_refused(raw: bytes, kind: type[Exception], words: 
 def test_datatypes_that_arrays_cannot_hold_are_refused() -> None:
     with pytest.raises(RecipeError, match="BF16"):
         read_validation(npz(x=ROWS), recipe(), {}, [TensorSpec("x", "BF16", (-1, 2))])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["x", "granted", "granted"], [0.5, 1, 0], [np.inf, 0, 1], [np.nan, 0, 1], [2, 0, 1], [-1, 0, 1]],
+)
+def test_a_label_that_nothing_can_match_is_refused(labels: list[Any]) -> None:
+    """It would count as wrong before and after, so that a graph could lose everything unseen."""
+    with pytest.raises(RecipeError, match=r"validation\.labels: expected one of"):
+        read_validation(npz(features=ROWS, bad=np.array(labels)), recipe("bad"), MEANING, SPECS)
+
+
+def test_labels_are_words_or_positions_of_any_type() -> None:
+    for labels in (
+        [0, 1, 1],
+        [0.0, 1.0, 1.0],
+        [False, True, True],
+        ["0", "1", "1"],
+        [b"0", b"1", b"1"],
+    ):
+        raw = npz(features=ROWS, bad=np.array(labels))
+        found = read_validation(raw, recipe("bad"), MEANING, SPECS)
+        assert found.truth == ("granted", "refused", "refused")
+        without = read_validation(raw, recipe("bad"), {}, SPECS)
+        assert without.truth[:2] == ("0", "1")
+    with pytest.raises(RecipeError, match="words or whole numbers"):
+        read_validation(npz(features=ROWS, bad=np.array([0.5, 1, 1])), recipe("bad"), {}, SPECS)
+
+
+def test_text_that_is_no_unicode_is_refused_in_words() -> None:
+    for values in (["a\ud800"] * 3, [b"\xff"] * 3):
+        with pytest.raises(RecipeError, match="Unicode"):
+            read_validation(npz(features=ROWS, s=np.array(values)), recipe(None, ["s"]), MEANING, SPECS)
+
+
+def test_a_single_number_is_no_row() -> None:
+    with pytest.raises(RecipeError, match=r"got float32 \[\]"):
+        read_validation(npz(x=np.float32(1)), recipe(), {}, [TensorSpec("x", "FP32", (-1,))])

@@ -217,3 +217,22 @@ def test_a_packages_documents_become_a_side() -> None:
 def test_documents_of_another_form_raise_from_the_tree(facts: dict[str, Any]) -> None:
     with pytest.raises(FormatError, match="expected documents"):
         package_side("p", {"facts.json": canonical.encode(facts)})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"recipe": ["a list"]}, {"accuracy": {"graphs.error_max": Decimal("1e999999999")}},
+        {"options": [1]}, {"environment": {"packages": 1}}, {"environment": {"packages": [{"name": "x"}]}},
+        {"memory": [1]}, {"memory": {"weights_bytes": []}}, {"memory": {"weights_bytes": "x"}},
+        {"kernels": (kernel("a", precision=True),)},  # type: ignore[arg-type]
+    ],
+)  # fmt: skip
+def test_documents_of_another_form_end_in_words(changes: dict[str, Any]) -> None:
+    """A package that nobody signed may hold anything."""
+    good = side(
+        kernel("a"), recipe=RECIPE, options={"x": 1}, memory={"weights_bytes": 1},
+        accuracy={"graphs.error_max": Decimal("0.001")}, environment={"packages": []},
+    )  # fmt: skip
+    with pytest.raises(FormatError, match="expected documents"):
+        compare(good, replace(good, **changes))

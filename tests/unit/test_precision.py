@@ -376,7 +376,9 @@ def test_a_model_without_batch_axis_and_one_of_several_inputs() -> None:
         Tensor("kind", "INT64", (1,), kinds[2].tobytes()),
     ]
     assert found.samples[2].digest == "sha256:" + row_digest(row).hex()
-    assert [t["tensor"] for t in done.documents["calibration/ranges.json"]["tensors"]] == ["amount"]
+    assert [t["tensor"] for t in done.documents["calibration/ranges.json"]["tensors"]] == [
+        "amount", "score",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -439,6 +441,20 @@ def edited(raw: bytes, change: Callable[[dict[str, Any]], None], *, honest: bool
         content = {key: item for key, item in document.items() if key != "digest"}
         document["digest"] = sha256(canonical.encode(content))
     return canonical.encode(document)
+
+
+def test_an_output_of_the_graph_has_its_range_in_the_artefact_too() -> None:
+    """Where a quantised operator gives it: without it the artefact could not stand in for its own package."""
+    proto = onnx.load_model_from_string(digits_like())
+    last = proto.graph.node.pop()
+    proto.graph.output[0].name = last.input[0]
+    logits = proto.SerializeToString()
+    first = apply(logits, recipe("int8", calibration=SET))
+    document = first.documents["calibration/ranges.json"]
+    assert last.input[0] in [tensor["tensor"] for tensor in document["tensors"]]
+    reused = recipe("int8", calibration=SET | {"artefact": "r.json"})
+    second = apply(logits, reused, artefact=canonical.encode(document))
+    assert (second.model, second.documents) == (first.model, first.documents)
 
 
 def test_an_artefact_for_something_else_is_refused_with_what_differs() -> None:

@@ -174,6 +174,7 @@ def dependents(site: Site, sample: str, row: int | None = None) -> Dependents:
         UsageError: A row of a digest, or one beyond the file.
     """
     from pellucid.app.ledger import record_event
+    from pellucid.build.npz import read_arrays
 
     if sample.startswith("sha256:"):
         parse_digest(sample)
@@ -182,6 +183,7 @@ def dependents(site: Site, sample: str, row: int | None = None) -> Dependents:
         raw = b""
     else:
         raw = read_file(Path(sample), "sample")
+        read_arrays(raw, "sample")  # a file that nobody can read was not looked for: no answer is given
     kept = all_packages(site)
     held = [(each, _held(each.calibration, sample, raw, row)) for each in kept.packages if each.calibration]
     holders = [(each, samples) for each, samples in held if samples]

@@ -6,10 +6,6 @@ it stays outside the package, which keeps digests only. Source: spec/calibration
 
 from __future__ import annotations
 
-import io
-import struct
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 
+from pellucid.build.npz import plain_text, read_arrays
 from pellucid.core.calibration import CalibrationSet, Sample, select
 from pellucid.core.digest import format_digest, sha256
 from pellucid.core.tensor import Tensor, TensorSpec, row_digest, rows
@@ -26,10 +23,6 @@ from pellucid.core.times import format_time, parse_time
 from pellucid.errors import FormatError, RecipeError
 
 ROWS_MAX: Final = 10**6  # limit: what one calibration holds in memory
-_BROKEN: Final = (  # what NumPy, zipfile, zlib and struct raise on bytes that are no such file
-    OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, SyntaxError, OverflowError,
-    zipfile.BadZipFile, zlib.error, struct.error,
-)  # fmt: skip
 _ARRAYS: Final = {
     onnx.TensorProto.BOOL: ("BOOL", "|b1"), onnx.TensorProto.UINT8: ("UINT8", "|u1"),
     onnx.TensorProto.UINT16: ("UINT16", "<u2"), onnx.TensorProto.UINT32: ("UINT32", "<u4"),
@@ -92,7 +85,7 @@ def read_calibration(raw: bytes, recipe: Mapping[str, Any], specs: Sequence[Tens
             not finite, or there are fewer rows than the rule asks for.
     """
     section, batched = recipe["calibration"], bool(recipe["buckets"])
-    columns = read_columns(raw, "calibration")
+    columns = read_arrays(raw, "calibration")
     arrays = {spec.name: _fit(spec, columns, batched=batched) for spec in specs}
     counts = {len(array) for array in arrays.values()}
     if len(counts) != 1 or not 0 < (count := counts.pop()) <= ROWS_MAX:
@@ -131,30 +124,18 @@ def file_digests(raw: bytes, inputs: Sequence[Mapping[str, Any]]) -> list[str]:
         RecipeError: An input is not in the file or does not fit.
     """
     specs = [TensorSpec(i["name"], i["datatype"], (-1, *i["shape"])) for i in inputs]
-    columns = read_columns(raw, "sample")
+    columns = read_arrays(raw, "sample")
     arrays = {spec.name: _fit(spec, columns, batched=True) for spec in specs}
     if len({len(array) for array in arrays.values()}) != 1:
         raise RecipeError("sample: expected the same number of rows for every input, got others")
     return sample_digests(arrays, specs)
 
 
-def read_columns(raw: bytes, subject: str) -> dict[str, Any]:
-    """Arrays of an ``.npz`` file.
-
-    Raises:
-        FormatError: Not one, or one with pickles.
-    """
-    try:
-        with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (*_BROKEN, AttributeError, TypeError) as error:
-        raise FormatError(f"{subject}: expected an .npz file without pickles, got {error!s:.120}") from error
-
-
 def _fit(spec: TensorSpec, columns: Mapping[str, Any], *, batched: bool) -> Any:
     array = columns.get(spec.name)
     shape = spec.shape[1:] if batched else spec.shape
-    if array is None or array.dtype.str != _DTYPES.get(spec.datatype) or array.shape[1:] != shape:
+    is_fit = array is not None and array.dtype.str == _DTYPES.get(spec.datatype) and array.ndim > 0
+    if array is None or not is_fit or array.shape[1:] != shape:
         got = "none" if array is None else f"{array.dtype} {list(array.shape)}"
         raise RecipeError(
             f"calibration: input {spec.name!r:.80}: expected {spec.datatype} {['N', *shape]}, got {got}",
@@ -167,7 +148,7 @@ def _verify_finite(arrays: Mapping[str, Any], indices: Sequence[int]) -> None:
     for name, array in arrays.items():
         if array.dtype.kind != "f":
             continue
-        good = np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+        good = np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
         if not good.all():
             row = indices[int(np.argmin(good))]
             raise RecipeError(
@@ -190,7 +171,7 @@ def _column(columns: Mapping[str, Any], name: str, count: int) -> Any:
 
 
 def _texts(columns: Mapping[str, Any], name: str, count: int) -> list[str]:
-    return [str(value) for value in _column(columns, name, count).tolist()]
+    return [plain_text(value, "calibration") for value in _column(columns, name, count).tolist()]
 
 
 def _counts(name: str, values: Sequence[str], indices: Sequence[int]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import onnx
 
 SAFE: Final = re.compile(r"[A-Za-z0-9_./:+-]{1,200}")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9 _.,:+()=-]{0,200}")  # who exported it, no path and no markup
 Renamed = list[dict[str, str]]
 
 
@@ -101,6 +102,10 @@ def drop_comments(model: onnx.ModelProto) -> bool:
             dropped |= graph.name != "graph"
             graph.name = "graph"
     dropped |= sum(_clear(model, kind) for kind in ("doc_string", "metadata_props", "training_info")) > 0
+    for kind in ("producer_name", "producer_version", "domain"):
+        if not _PLAIN.fullmatch(getattr(model, kind)):
+            model.ClearField(kind)
+            dropped = True
     for graph in graphs_of(top):
         for item in [graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]:
             dropped |= sum(_clear(item, kind) for kind in ("doc_string", "metadata_props")) > 0

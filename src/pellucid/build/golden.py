@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextvars
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -17,6 +18,7 @@ from pellucid.core.tensor import Tensor, TensorSpec, datatype, element_count, jo
 from pellucid.errors import DeviceUnavailableError, RecipeError
 from pellucid.ports import Isolated
 
+BYTES_MAX: Final = 2**28  # limit: inputs of all golden cases, which stand in the package
 _FLOATS: Final = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
 
 _ARRAYS: Final = {
@@ -47,15 +49,27 @@ def synthetic(spec: TensorSpec, bucket: int, generator: np.random.Generator) -> 
 
 
 def draw(
-    specs: Sequence[TensorSpec], buckets: Sequence[int], *, count: int, seed: int
+    specs: Sequence[TensorSpec], buckets: Sequence[int], *, count: int, seed: int, bytes_max: float = math.inf
 ) -> list[tuple[int, list[Tensor]]]:
-    """``count`` batches for each bucket (bucket 0: the model's own fixed shape)."""
+    """``count`` batches for each bucket (bucket 0: the model's own fixed shape), as far as they fit.
+
+    Batches beyond ``bytes_max`` in all are left out.
+    """
     generator = np.random.default_rng(seed)
-    return [
-        (bucket, [synthetic(spec, bucket, generator) for spec in specs])
-        for bucket in buckets or [0]
-        for _ in range(count)
-    ]
+    cases: list[tuple[int, list[Tensor]]] = []
+    left = bytes_max
+    for bucket in [bucket for bucket in buckets or [0] for _ in range(count)]:
+        left -= sum(_bytes(spec, bucket) for spec in specs)
+        if left < 0:
+            break  # larger buckets would be larger still
+        cases.append((bucket, [synthetic(spec, bucket, generator) for spec in specs]))
+    return cases
+
+
+def _bytes(spec: TensorSpec, bucket: int) -> int:
+    """What one batch of an input takes, drawn; a large shape costs nothing to declare."""
+    shape = (bucket, *spec.shape[1:]) if bucket else spec.shape
+    return math.prod(shape) * max(datatype(spec.datatype).itemsize, 1)
 
 
 def from_arrays(
@@ -73,7 +87,11 @@ def _tiled(spec: TensorSpec, bucket: int, arrays: Mapping[str, Any]) -> Tensor:
     array = arrays.get(spec.name)
     wanted = _ARRAYS.get(spec.datatype)
     shape = spec.shape[1:] if bucket else spec.shape
-    if array is None or len(array) == 0 or (array.shape[1:] if bucket else array.shape) != shape:
+    if (
+        array is None
+        or (bucket and array.shape[:1] in ((), (0,)))
+        or (array.shape[1:] if bucket else array.shape) != shape
+    ):
         raise RecipeError(
             f"golden.inputs: {spec.name!r:.80}: expected rows of shape {list(shape)}, got others"
         )

@@ -6,15 +6,16 @@ in ``failed/`` beside the packages, and an entry either way.
 
 from __future__ import annotations
 
-import io
+import errno
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pellucid.build import environment, worker
+from pellucid.build import cancel, environment, worker
 from pellucid.build.files import read_model, read_plain
 from pellucid.build.meaning import read_meaning
 from pellucid.build.stages import Progress, Staged, Stages
@@ -26,6 +27,8 @@ from pellucid.core.tensor import Tensor, TensorSpec
 from pellucid.core.times import format_time
 from pellucid.errors import (
     BuildError,
+    DiskFullError,
+    FormatError,
     GateError,
     LimitError,
     PellucidError,
@@ -107,10 +110,27 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
         from pellucid.build.package import assemble
 
         name, files = assemble(made)
+        cancel.current().verify()
         target = _write(job.out, name, files)
     except PellucidError as error:
         raise _failed(error, recipe, written, stages, started, job) from error
-    return _record(recipe, written, target, files, made, job)
+    except MemoryError as error:
+        refused = BuildError("build: expected to have the memory it needs, got none left")
+        raise _failed(refused, recipe, written, stages, started, job) from error
+    except OSError as error:
+        raise _failed(_of_system(error), recipe, written, stages, started, job) from error
+    with ExitStack() as undone:
+        undone.callback(shutil.rmtree, target, ignore_errors=True)  # no package without its entry
+        outcome = _record(recipe, written, target, files, made, job)
+        undone.pop_all()
+    return outcome
+
+
+def _of_system(error: OSError) -> PellucidError:
+    """What the machine refused while a build was under way."""
+    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else BuildError
+    place = error.filename if isinstance(error.filename, str) else "operating system"
+    return kind(f"build: expected {place} to be usable, got {error.strerror or error}")
 
 
 def read_input(path: Path, subject: str) -> bytes:
@@ -242,29 +262,37 @@ def _golden(
     from pellucid.build import golden
 
     cases = _golden_cases(recipe, inputs, compiled.result)
+    if not cases:
+        reason = f"inputs: expected at most {golden.BYTES_MAX:,} bytes for a drawn batch, got more"
+        return {"cases": [], "reason": reason}, [f"golden: no case recorded: {reason}"]
     on_cpu = said["device"] is not None and said["device"]["kind"] == "cpu"
-    return golden.record(
+    recorded, notes = golden.record(
         cases, job.isolated, recipe.backend, compiled.files["engine"], effective(recipe), at_once=on_cpu
     )
+    if lost := sorted(set(recipe.buckets) - {bucket for bucket, _ in cases}):
+        notes.append(f"golden: no case for buckets {lost}: inputs of all cases would be too large")
+    return recorded, notes
 
 
 def _golden_cases(
     recipe: Recipe, inputs: dict[str, bytes], result: dict[str, Any]
 ) -> list[tuple[int, list[Tensor]]]:
-    import numpy as np
-
     from pellucid.build import golden
+    from pellucid.build.npz import read_arrays
 
     specs = [
         TensorSpec(name, kind, _tuned_shape(name, shape, recipe)) for name, kind, shape in result["inputs"]
     ]
     if "golden" not in inputs:
-        return golden.draw(specs, recipe.buckets, count=recipe.golden["count"], seed=recipe.golden["seed"])
+        said = recipe.golden
+        return golden.draw(
+            specs, recipe.buckets, count=said["count"], seed=said["seed"], bytes_max=golden.BYTES_MAX
+        )
     try:
-        with np.load(io.BytesIO(inputs["golden"]), allow_pickle=False) as arrays:
-            return golden.from_arrays(specs, recipe.buckets, dict(arrays))
-    except (ValueError, OSError) as error:
-        raise RecipeError(f"golden.inputs: expected an .npz file, got {error!s:.120}") from error
+        arrays = read_arrays(inputs["golden"], "golden.inputs")
+    except FormatError as error:
+        raise RecipeError(error.message, hint=error.hint) from error
+    return golden.from_arrays(specs, recipe.buckets, arrays)
 
 
 def _tuned_shape(name: str, shape: list[int], recipe: Recipe) -> tuple[int, ...]:
@@ -277,9 +305,7 @@ def _write(out: Path, name: str, files: dict[str, bytes]) -> Path:
     """Write the package whole; its folder appears by rename."""
     target = out / name
     if target.exists():
-        raise UsageError(
-            f"package: expected a new version, got {name}, which exists", hint="raise the version"
-        )
+        raise _exists(name)
     temporary = out / f".building-{name}-{os.getpid()}"
     try:
         temporary.mkdir(parents=True)
@@ -290,21 +316,24 @@ def _write(out: Path, name: str, files: dict[str, bytes]) -> Path:
         temporary.rename(target)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise BuildError(f"package {name}: expected to write it, got {error.strerror}") from error
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            raise _exists(name) from error  # another build was faster
+        raise _of_system(error) from error
     return target
+
+
+def _exists(name: str) -> UsageError:
+    return UsageError(f"package: expected a new version, got {name}, which exists", hint="raise the version")
 
 
 def _failed(
     error: PellucidError, recipe: Recipe, written: bytes, stages: Stages, started: int, job: Job
 ) -> PellucidError:
     """Keep the log, record the outcome, and say where the log is."""
-    stamp = format_time(started)[:19].replace(":", "")
-    kept = job.out / FAILED / f"{recipe.name}-v{recipe.version}-{stamp}"
-    kept.mkdir(parents=True, exist_ok=True)
-    (kept / "build.log.jsonl").write_bytes(stages.log)
-    (kept / "build.stderr").write_bytes(stages.stderr)
-    for path, document in stages.measured.items():
-        (kept / path).write_bytes(canonical.encode(document))
+    try:
+        where = f"the whole log: {_keep(recipe, stages, started, job) / 'build.log.jsonl'}"
+    except OSError as failure:
+        where = f"its log could not be kept: {failure.filename or job.out}: {failure.strerror}"
     job.recorder.event(
         "build",
         _entry(recipe, written, stages.log)
@@ -315,10 +344,29 @@ def _failed(
             "stderr": sha256(stages.stderr),
         },
     )
-    where = f"the whole log: {kept / 'build.log.jsonl'}"
     if stages.measured:
         where += f"; what was measured, beside it: {', '.join(stages.measured)}"
     return type(error)(error.message, hint=f"{error.hint}; {where}" if error.hint else where)
+
+
+def _keep(recipe: Recipe, stages: Stages, started: int, job: Job) -> Path:
+    """Write what a failed build leaves; a folder of its own for each, also for two in one second."""
+    stamp = format_time(started)[:19].replace(":", "")
+    first = kept = job.out / FAILED / f"{recipe.name}-v{recipe.version}-{stamp}"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        try:
+            kept.mkdir()
+            break
+        except FileExistsError:
+            number += 1
+            kept = first.with_name(f"{first.name}-{number}")
+    (kept / "build.log.jsonl").write_bytes(stages.log)
+    (kept / "build.stderr").write_bytes(stages.stderr)
+    for path, document in stages.measured.items():
+        (kept / path).write_bytes(canonical.encode(document))
+    return kept
 
 
 def _entry(recipe: Recipe, written: bytes, log: bytes) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from pellucid.core.digest import sha256
 from pellucid.errors import FormatError, PrecisionError
 
 _SHIFT: Final = 128  # zero point of the same integers as UINT8
+_AT_OUTPUT: Final = "_QuantizeLinear_Input"  # what the library calls an output of the graph before Q/DQ
 OPSET_MIN: Final = 13  # DequantizeLinear has an axis from here on
 _REFUSALS: Final = (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError)
 
@@ -315,6 +316,8 @@ def _tensor_ranges(
     weights: dict[str, TensorRange] = {}
     for node in after.graph.node:
         name = node.input[0].removesuffix("_quantized") if node.input else ""
+        if node.op_type == "QuantizeLinear" and name not in ranges:
+            name = name.removesuffix(_AT_OUTPUT)
         nodes = tuple(sorted(users.get(name, ())))
         if node.op_type == "QuantizeLinear" and name in ranges:
             reach = [float(ranges[name].low)], [float(ranges[name].high)]

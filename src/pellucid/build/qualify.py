@@ -17,7 +17,7 @@ import numpy as np
 from pellucid.build import golden, variance
 from pellucid.build.isolated import Measured
 from pellucid.build.samples import Validation
-from pellucid.core.accuracy import Samples, decimal, measure, quantile
+from pellucid.core.accuracy import Samples, decimal, measure, quantile, text_label
 from pellucid.core.bucket import place
 from pellucid.core.decision import decide
 from pellucid.core.digest import sha256
@@ -228,11 +228,16 @@ def _scores(subject: Subject, row: Sequence[Tensor]) -> list[float]:
 
 
 def _decide(subject: Subject, row: Sequence[Tensor]) -> str | None:
-    """Label of a row; without a meaning, the position of its largest score."""
+    """Label of a row; without a meaning, the text, the whole number, or the position of the largest score."""
     decision = subject.meaning.get("decision") or {}
     if decision:
         return decide(decision, row)[0]
-    scores = _scores(subject, row)
+    tensor = _deciding(subject, row)
+    kind, scores = datatype(tensor.datatype).kind, _scores(subject, row)
+    if kind == "bytes":
+        return text_label(unpack_elements(tensor))
+    if len(scores) == 1 and kind != "float":
+        return str(int(scores[0]))
     return str(scores.index(max(scores))) if len(scores) > 1 and max(scores) == max(scores) else None
 
 

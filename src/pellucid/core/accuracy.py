@@ -125,6 +125,12 @@ def distribution(row: Sequence[float], form: str) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
+def text_label(elements: Sequence[bytes]) -> str:
+    """What a row of text decides: its one word, or all of them."""
+    words = [element.decode("utf-8", "replace") for element in elements]
+    return words[0] if len(words) == 1 else str(words)
+
+
 def score_form(rows: Rows) -> str:
     """How scores read as a distribution: ``probabilities``, ``bernoulli`` or ``softmax`` of them."""
     if all(0.0 <= v <= 1.0 for row in rows for v in row):
@@ -175,6 +181,11 @@ def _unmeasurable(samples: Samples) -> list[str]:
         bad = sum(not all(map(math.isfinite, row)) for row in rows)
         if bad:
             findings.append(f"{who}: expected finite scores, got {bad} rows with NaN or infinity")
+    decided = {label for label in samples.source_labels if label is not None}
+    if decided and all(map(str.isdecimal, decided)):
+        strange = next((label for label in samples.truth if not label.isdecimal()), None)
+        if strange is not None:  # wrong for both alike, so that no loss could be seen
+            findings.append(f"labels: expected whole numbers as the model decides, got {strange!r:.60}")
     if not findings and not all(map(math.isfinite, [samples.error, *(gap.largest for gap in samples.gaps)])):
         findings.append("outputs: expected finite differences, got NaN or infinity on one side")
     return findings
@@ -188,6 +199,8 @@ def _divergence(samples: Samples) -> dict[str, Any]:
     kl = [kl_divergence(distribution(s, form), distribution(e, form)) for s, e in pairs]
     error = max(abs(a - b) for s, e in pairs for a, b in zip(s, e, strict=True))
     error = max([error, samples.error, *(gap.largest for gap in samples.gaps)])
+    if form == "softmax" and all(len(row) == 1 for row in samples.source):
+        return {"error_max": decimal(error)}  # of one number there is no distribution: it would always be 1
     return {
         "kl_form": form,
         "kl_mean": decimal(math.fsum(kl) / len(kl)),
@@ -219,6 +232,8 @@ def _deciding(samples: Samples) -> list[Gap]:
 
 
 def _tally(samples: Samples, rows: Sequence[int], confidence: float) -> dict[str, Any]:
+    if all(samples.source_labels[i] is None and samples.engine_labels[i] is None for i in rows):
+        return {"flips": None, "flips_upper": None, "top1": None, "top1_source": None}  # nothing is decided
     flips = sum(samples.source_labels[i] != samples.engine_labels[i] for i in rows)
     tally: dict[str, Any] = {
         "flips": flips,
@@ -251,7 +266,22 @@ def judge(report: Mapping[str, Any], gate: Mapping[str, Any]) -> list[str]:
 
     A limit that nobody has by default is somebody's demand: it fails when it could not be measured.
     """
-    count = report["samples"]
+    findings = []
+    if report["samples"] < gate["samples_min"]:
+        findings.append(f"samples: expected at least {gate['samples_min']:,}, got {report['samples']:,}")
+    for what, key, value in _checks(report):
+        findings += _check(what, key, value, gate.get(key))
+    return findings
+
+
+def is_unjudged(report: Mapping[str, Any], gate: Mapping[str, Any]) -> bool:
+    """True where the model neither decides nor gives a distribution, and the gate limits nothing else."""
+    limits = ("error_max", "psnr_db_min", "cosine_min")
+    return report["kl_form"] is None and report["flips"] is None and all(gate.get(k) is None for k in limits)
+
+
+def _checks(report: Mapping[str, Any]) -> list[tuple[str, str, Decimal | None]]:
+    """Words, key of the gate, and what was measured."""
     checks: list[tuple[str, str, Decimal | None]] = [
         ("KL mean", "kl_mean_max", _number(report["kl_mean"])),
         ("KL p99.9", "kl_p999_max", _number(report["kl_p999"])),
@@ -259,23 +289,21 @@ def judge(report: Mapping[str, Any], gate: Mapping[str, Any]) -> list[str]:
         ("largest error", "error_max", _number(report["error_max"])),
         ("PSNR in dB", "psnr_db_min", _number(report["psnr_db"])),
         ("smallest cosine", "cosine_min", _number(report["cosine_min"])),
-        ("flipped decisions", "flips_max", Decimal(report["flips"]) / count),
+        ("flipped decisions", "flips_max", _rate(report)),
         ("flipped decisions, upper bound", "flips_upper_max", _number(report["flips_upper"])),
         ("loss of top-1", "top1_drop_max", _drop(report)),
     ]
     for s in report["slices"]:
         where = f"slice {s['slice']}={s['value']}: "
-        checks.append((where + "flipped decisions", "slice_flips_max", Decimal(s["flips"]) / s["samples"]))
+        checks.append((where + "flipped decisions", "slice_flips_max", _rate(s)))
         checks.append((where + "upper bound of flips", "slice_flips_upper_max", _number(s["flips_upper"])))
-    findings = []
-    if count < gate["samples_min"]:
-        findings.append(f"samples: expected at least {gate['samples_min']:,}, got {count:,}")
-    for what, key, value in checks:
-        findings += _check(what, key, value, gate.get(key))
-    return findings
+    return checks
 
 
-_DEMANDED: Final = frozenset(["kl_p999_max", "kl_max_max", "error_max", "psnr_db_min", "cosine_min"])
+_DEMANDED: Final = frozenset(
+    ["kl_p999_max", "kl_max_max", "error_max", "psnr_db_min", "cosine_min", "flips_upper_max",
+     "slice_flips_upper_max"]
+)  # fmt: skip
 
 
 def _check(what: str, key: str, value: Decimal | None, limit: str | None) -> list[str]:
@@ -293,6 +321,10 @@ def _check(what: str, key: str, value: Decimal | None, limit: str | None) -> lis
 
 def _number(text: str | None) -> Decimal | None:
     return None if text is None else Decimal(text)
+
+
+def _rate(tally: Mapping[str, Any]) -> Decimal | None:
+    return None if tally["flips"] is None else Decimal(tally["flips"]) / tally["samples"]
 
 
 def _drop(report: Mapping[str, Any]) -> Decimal | None:

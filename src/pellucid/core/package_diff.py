@@ -27,6 +27,7 @@ from pellucid.core.package_diff_layers import (
     compare_layers,
 )
 from pellucid.core.package_diff_sides import Side
+from pellucid.errors import FormatError
 
 SECTIONS: Final = (
     "tactics", "precision", "fusions", "graph", "ranges", "accuracy", "formats", "memory", "recipe",
@@ -68,7 +69,21 @@ class Comparison:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Everything that differs between two builds."""
+    """Everything that differs between two builds.
+
+    Raises:
+        FormatError: A document that is not of its form; a stranger's package may hold anything.
+    """
+    try:
+        return _compare(a, b)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise FormatError(
+            f"packages {a.title!r:.120} and {b.title!r:.120}: expected documents as spec/package.md says, "
+            f"got {error!r:.120}"
+        ) from error
+
+
+def _compare(a: Side, b: Side) -> Comparison:
     inputs = [*_recipe(a, b), *_environment(a, b)]
     found = [*compare_layers(a, b), *_graph(a, b), *_ranges(a, b), *_accuracy(a, b), *_memory(a, b), *inputs,
              *_warnings(a, b), *_bytes(a, b)]  # fmt: skip

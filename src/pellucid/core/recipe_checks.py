@@ -17,6 +17,7 @@ MISSING: Final = object()
 BUCKET_MAX: Final = 4096  # limit: rows of one batch
 BUCKETS_MAX: Final = 16  # limit: each bucket is measured at qualification
 DIMENSION_MAX: Final = 2**31 - 1
+PLACES_MAX: Final = 40  # limit: written out, 1e-999999999 is a gigabyte
 RANK_MAX: Final = 16  # limit: more axes than any operator of the standard has
 _TENSORS_MAX: Final = 64
 
@@ -69,16 +70,20 @@ def flag(key: str, value: Any) -> bool:
     return value
 
 
-def decimal(high: str) -> Check:
+def decimal(high: str, low: str = "0") -> Check:
     def check(key: str, value: Any) -> str:
         try:
             if type(value) not in (int, float, str):
                 raise InvalidOperation
             number = Decimal(str(value))
-            if not number.is_finite() or not 0 <= number <= Decimal(high):
+            if not number.is_finite() or not Decimal(low) <= number <= Decimal(high):
+                raise InvalidOperation
+            if len(number.as_tuple().digits) > PLACES_MAX or number.adjusted() < -PLACES_MAX:
                 raise InvalidOperation
         except InvalidOperation:
-            raise refused(key, f"a number from 0 to {high}", value) from None
+            raise refused(
+                key, f"a number from {low} to {high}, of at most {PLACES_MAX} places", value
+            ) from None
         return format(number.normalize(), "f")
 
     return check

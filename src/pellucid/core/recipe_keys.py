@@ -82,7 +82,7 @@ GOLDEN: Final[Keys] = {
 }
 GATE: Final[Keys] = {
     "samples_min": (1, integer(1, 10**9)),
-    "confidence": ("0.95", decimal("0.999999")),
+    "confidence": ("0.95", decimal("0.999999", "0.000001")),
     "top1_drop_max": ("0.01", optional(decimal("1"))),
     "kl_mean_max": ("0.01", optional(decimal("1000"))),
     "kl_p999_max": (None, optional(decimal("1000"))),

@@ -17,7 +17,7 @@ from pellucid.build.judge import edges, graphs, narrow, ranges, scores
 from pellucid.build.judge.runs import Graph, Rows, rows_of
 from pellucid.build.samples import read_validation
 from pellucid.core import boundary, representativeness
-from pellucid.core.accuracy import Samples, measure
+from pellucid.core.accuracy import Samples, is_unjudged, measure
 from pellucid.core.digest import sha256
 from pellucid.core.recipe_keys import LOSSY
 from pellucid.core.tensor import TensorSpec
@@ -27,6 +27,7 @@ from pellucid.ports import Backend
 ACCURACY: Final = "accuracy.json"
 REPRESENTATIVENESS: Final = "representativeness.json"
 RANGES: Final = "calibration/ranges.json"
+SAMPLES: Final = "calibration/manifest.json"
 YARDSTICK: Final = "reference"
 
 
@@ -107,6 +108,7 @@ def judge(task: Task) -> Judged:
         task.phase("accuracy")
         documents[ACCURACY] = _accuracy(task, pair, validation)
         findings += documents[ACCURACY]["findings"]
+        notes += _seen_before(documents[ACCURACY], "validation")
     calibrated = request["documents"].get(RANGES)
     reference, role = _reference(request, validation)
     if calibrated is not None and reference is not None:
@@ -115,6 +117,7 @@ def judge(task: Task) -> Judged:
         documents[REPRESENTATIVENESS] = found
         findings += found["findings"]
         notes += found["warnings"]
+        notes += _seen_before(found, role) if role != "validation" else []
     return Judged(documents, findings, notes)
 
 
@@ -139,6 +142,7 @@ def _accuracy(task: Task, pair: _Pair, rows: Rows | None) -> dict[str, Any]:
         | found
         | {
             "validation": _digest(request, "validation"),
+            "calibration_rows": _calibration_rows(request, rows),
             "boundary_rows": 0 if rows is None else min(rows.data.count, edges.ROWS_MAX),
             "findings": findings,
             "passed": not findings,
@@ -151,7 +155,13 @@ def _measured(task: Task, pair: _Pair, rows: Rows) -> dict[str, Any]:
     samples = scores.compare(source, compiled, rows, task.request["meaning"])
     source.close()
     compiled.close()
-    return measure(samples, task.request["recipe"]["gate"])
+    gate, precision = task.request["recipe"]["gate"], task.request["recipe"]["precision"]
+    report = measure(samples, gate)
+    if precision in LOSSY and not report["findings"] and is_unjudged(report, gate):
+        finding = f"accuracy: expected a limit that can be measured for {precision}, got none: the model"
+        finding += " neither decides nor gives a distribution; say gate: {psnr_db_min: ..} or {error_max: ..}"
+        report |= {"findings": [finding], "passed": False}
+    return report
 
 
 def _unmeasured(gate: Mapping[str, Any], precision: str) -> dict[str, Any]:
@@ -184,6 +194,7 @@ def _representativeness(
             "reference_is": f"the recipe's {role} set"
             + ("" if role == "reference" else ": it names no reference set"),
             "samples": rows.data.count,
+            "calibration_rows": _calibration_rows(task.request, rows),
             "out_of_range_max": limit,
             "passed": not found["findings"],
         }
@@ -210,6 +221,28 @@ def measured_on(backend: str, emulated: Sequence[str]) -> str:
     release = ".".join(version("onnxruntime").split(".")[:2])
     rounded = f", {' and '.join(emulated)} by rounding each operator's result" if emulated else ""
     return f"the graph that was compiled, by ONNX Runtime {release} on this CPU{rounded}; not {engine}"
+
+
+def _calibration_rows(request: Mapping[str, Any], rows: Rows | None) -> int | None:
+    """How many rows were calibrated with; ``None`` where nothing was calibrated or no rows ran."""
+    if rows is None or SAMPLES not in request["documents"]:
+        return None
+    from pellucid.build.calibration_data import sample_digests
+
+    made = request["documents"][SAMPLES]
+    used = {sample["digest"] for sample in made["samples"]}
+    specs = [TensorSpec(i["name"], i["datatype"], (-1, *i["shape"])) for i in made["inputs"]]
+    if not all(spec.name in rows.data.inputs for spec in specs):
+        return None
+    return sum(digest in used for digest in sample_digests(rows.data.inputs, specs))
+
+
+def _seen_before(document: Mapping[str, Any], role: str) -> list[str]:
+    seen = document["calibration_rows"]
+    if not seen:
+        return []
+    return [f"{role}: {seen:,} of {document['samples']:,} rows are rows that it was calibrated with, "
+            "which fit better than others will"]  # fmt: skip
 
 
 def _digest(request: Mapping[str, Any], role: str) -> str | None:

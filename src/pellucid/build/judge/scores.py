@@ -12,7 +12,7 @@ import numpy as np
 
 from pellucid.build.judge.runs import Graph, Rows
 from pellucid.build.judge.sums import add_arrays
-from pellucid.core.accuracy import Samples
+from pellucid.core.accuracy import Samples, text_label
 from pellucid.core.decision import decide
 from pellucid.core.gap import Gap
 from pellucid.core.tensor import Tensor
@@ -94,12 +94,14 @@ def _keep(side: Side, name: str, values: Any, decision: Mapping[str, Any]) -> No
 
 
 def _decide(name: str, row: Any, scores: Sequence[float], decision: Mapping[str, Any]) -> str | None:
-    """Label of a row; without a decision, the text, or the position of its largest score."""
+    """Label of a row; without a decision its text, its whole number, or the position of its largest score."""
     if row.dtype.kind in "OS":
-        return str(row.tolist())
+        return text_label(row.tolist())
     if decision:
         values = row.astype(np.float64)
         return decide(decision, [Tensor(name, "FP64", values.shape, values.tobytes())])[0]
+    if len(scores) == 1 and row.dtype.kind in "iub":
+        return str(int(row[0]))  # the model gives the label itself
     if len(scores) < 2 or not all(map(math.isfinite, scores)):
         return None
     return str(int(np.argmax(row)))
