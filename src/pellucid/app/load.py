@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.app.audit import site_policy as site_policy
 from pellucid.app.clock import SystemClock
+from pellucid.app.memory import make_ceiling
 from pellucid.app.packages import FolderOpener, history_for
 from pellucid.core.finding import Verdict
 from pellucid.core.policy import DeviceFacts, History, NodeFacts, Policy, evaluate
@@ -119,6 +120,7 @@ def guardian(site: Site, recorder: EventRecorder) -> Guardian:
         recorder=recorder,
         history=lambda name: history_for(site, name),
         node=node_facts,
+        room=make_ceiling(site.config.serving.memory_max_bytes),
     )
 
 

@@ -62,6 +62,7 @@ class Guardian:
         history: What was admitted so far under a model's name.
         node: What this node says of itself, given the backend's environment and the number of
             engines that this guardian has admitted.
+        room: Whether there is memory for an engine; asked before it is opened.
     """
 
     def __init__(
@@ -73,9 +74,11 @@ class Guardian:
         recorder: EventRecorder,
         history: Callable[[str], History],
         node: Callable[[dict[str, Any], int], NodeFacts],
+        room: Callable[[TrustedPackage], Finding] | None = None,
     ) -> None:
         self._policy, self._trust, self._backend_for = policy, trust, backend_for
         self._recorder, self._history, self._node = recorder, history, node
+        self._room = room
         self._admitted = 0
 
     def admit(self, files: PackageFiles) -> Admitted:
@@ -96,6 +99,8 @@ class Guardian:
             raise
         node, history = self._node(environment, self._admitted), self._history(package.name)
         verdict = evaluate(self._policy, package, node, history)
+        if self._room is not None:
+            verdict = _with(verdict, [self._room(package)])
         if not verdict.allowed:
             self._refuse(package, environment, verdict)
             raise denied(package, verdict)
