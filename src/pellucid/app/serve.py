@@ -26,6 +26,7 @@ from pellucid.errors import NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
     from pellucid.app.site import Site
+    from pellucid.app.team import Team
     from pellucid.ledger.recorder import JournalRecorder, NothingRecorder
     from pellucid.serving.dataplane import Dataplane
     from pellucid.serving.limits import Limits
@@ -186,7 +187,7 @@ def _alone(
         models, refused = _names(pool), list(pool.missing)
         ready(Ready(host, port, pid, source, models, refused, supervisor.pid, [pid], _ports(beside)))
 
-    _serve(site, door, beside, listener, started, report, handed=False)
+    _serve(site, door, beside, listener, started, report)
 
 
 def _ports(beside: Sequence[SideDoor]) -> dict[str, int]:
@@ -221,6 +222,7 @@ def serve_worker(
     site: Site,
     door: Door,
     descriptor: int,
+    control: int,
     *,
     beside: Sequence[SideDoor] = (),
     report: Callable[[str], None],
@@ -231,8 +233,10 @@ def serve_worker(
         PellucidError: No package was admitted; the last reason.
     """
     from pellucid.app.crew import open_channel
+    from pellucid.app.team import Team
 
-    with open_channel(descriptor) as channel:
+    with open_channel(descriptor) as channel, open_channel(control) as stream:
+        team = Team(stream)
 
         def started(pool: Pool, source: str) -> None:
             told = {
@@ -243,7 +247,7 @@ def serve_worker(
             }
             channel.send(json.dumps(told).encode())
 
-        _serve(site, door, beside, channel, started, report, handed=True)
+        _serve(site, door, beside, channel, started, report, team=team)
 
 
 def _names(pool: Pool) -> list[str]:
@@ -282,7 +286,7 @@ def _serve(
     started: Callable[[Pool, str], None],
     report: Callable[[str], None],
     *,
-    handed: bool,
+    team: Team | None = None,
 ) -> None:
     """One serving process from its epoch's begin to its end."""
     from pellucid.app.ledger import start_recorder
@@ -290,13 +294,19 @@ def _serve(
     recorder = start_recorder(site)
     try:
         _await_history(site, f"{recorder.source}/e1", report)
-        plane = make_plane(site, recorder, report)
+        plane = make_plane(site, recorder, report, team)
+
+        def attach(loop: asyncio.AbstractEventLoop) -> None:
+            plane.attach(loop)
+            if team is not None:
+                team.attach(loop)
+
         gc.collect()
         gc.freeze()  # what lives as long as the process is not looked at again
         gc.set_threshold(50_000, 20, 50)  # calls leave no cycles: look rarely
         try:
             door.run(
-                plane, incoming, attach=plane.attach, drain=lambda: plane.drain(DRAIN_S), handed=handed,
+                plane, incoming, attach=attach, drain=lambda: plane.drain(DRAIN_S), handed=team is not None,
                 started=lambda: started(plane.pool, recorder.source), beside=beside,
             )  # fmt: skip
         finally:
@@ -305,7 +315,9 @@ def _serve(
         recorder.close()
 
 
-def make_plane(site: Site, recorder: SiteRecorder, report: Callable[[str], None]) -> Dataplane:
+def make_plane(
+    site: Site, recorder: SiteRecorder, report: Callable[[str], None], team: Team | None = None
+) -> Dataplane:
     """Data plane over every package that the guardian admits.
 
     Raises:
@@ -321,12 +333,16 @@ def make_plane(site: Site, recorder: SiteRecorder, report: Callable[[str], None]
     pool = Pool(recorder, clock=clock, limits=limits)
     repository = SiteRepository(site, recorder, pool, report)
     repository.admit_configured()
+    if team is not None:
+        team.furnish(repository, pool)
+        repository.follow(team.changes)
     return Dataplane(
         pool,
         recorder,
         clock=clock,
         limits=limits,
-        repository=repository if settings.model_control == "explicit" else None,
+        repository=(team or repository) if settings.model_control == "explicit" else None,
+        peers=team,
         regions=Regions(inputs_max_bytes=limits.body_max_bytes) if settings.shared_memory else None,
     )
 
