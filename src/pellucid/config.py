@@ -63,7 +63,8 @@ class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Attributes:
         grpc_port: Where gRPC is answered, on the same address; 0 takes a free port, -1 leaves it out.
-        models: Packages to load: paths relative to the site.
+        models: Packages to load: paths relative to the site, ``name:version``, or a model's name for the
+            newest of its packages, then and at every load on request.
         workers: Serving processes behind the ports, each with its own epoch and journal.
         batch_delay_us: How long a call may wait for company; 0: only what arrives together.
         metrics_host, metrics_port: Where Prometheus finds the metrics; no port: nowhere, 0: any free
@@ -77,6 +78,8 @@ class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             only be stricter.
         model_control: ``none``, or ``explicit``: clients may load and unload models. Nobody is asked
             who they are yet, so only where every client may.
+        memory_max_bytes: Resident memory of a serving process beyond which no further engine is opened,
+            judged before it is, by its package's facts; 0: no ceiling.
         shared_memory: Clients of this host may name objects of ``/dev/shm`` to read inputs from and
             write outputs to, with this server's rights.
     """
@@ -91,6 +94,7 @@ class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     nonfinite: str = "refuse"
     queue_max: int = 1024
     model_control: str = "none"
+    memory_max_bytes: int = 0
     shared_memory: bool = False
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
@@ -180,12 +184,10 @@ def _check(config: Config) -> None:
     _one_of("ledger.record", config.ledger.record, RECORD_MODES)
     _one_of("serving.nonfinite", config.serving.nonfinite, ("refuse", "allow"))
     _one_of("serving.model_control", config.serving.model_control, ("none", "explicit"))
-    if config.serving.workers > 1 and (
-        config.serving.model_control != "none" or config.serving.shared_memory
-    ):
+    if config.serving.workers > 1 and config.serving.shared_memory:
         raise ConfigError(
-            f"serving.workers: expected 1 with model_control or shared_memory, got {config.serving.workers}",
-            hint="a client's request reaches one worker only, and the others would not know",
+            f"serving.workers: expected 1 with shared_memory, got {config.serving.workers}",
+            hint="a client's region is known to one worker only, and its calls reach the others, too",
         )
     ranges: list[tuple[str, float, float, float]] = [
         ("ledger.flush_ms", config.ledger.flush_ms, 1, 10_000),
@@ -202,6 +204,7 @@ def _check(config: Config) -> None:
         ("serving.metrics_port", config.serving.metrics_port or 0, 0, 65_535),
         ("serving.body_max_bytes", config.serving.body_max_bytes, 2**10, 2**40),
         ("serving.batch_delay_us", config.serving.batch_delay_us, 0, 10**6),
+        ("serving.memory_max_bytes", config.serving.memory_max_bytes, 0, 2**50),
         ("serving.queue_max", config.serving.queue_max, 1, 2**20),
         ("serving.baseline_skip", config.serving.baseline_skip, 0, 10**6),
         ("serving.baseline_executions", config.serving.baseline_executions, 0, 10**5),

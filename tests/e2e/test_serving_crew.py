@@ -160,12 +160,94 @@ def test_workers_share_the_port_of_grpc(site: Site) -> None:
     judged(site, keys)
 
 
-def test_one_worker_only_where_clients_change_what_all_would_have_to_know(site: Site) -> None:
-    base = {"workers": 2, "model_control": "none", "shared_memory": False}
-    for settings in ({"model_control": "explicit"}, {"shared_memory": True}):
-        with pytest.raises(ConfigError, match=r"serving\.workers: expected 1"):
-            configure(site, serving=base | settings)
-        configure(site, serving=base | settings | {"workers": 1})
+def ask(connection: http.client.HTTPConnection, path: str) -> tuple[int, Any]:
+    connection.request("GET" if path.endswith("stats") else "POST", path)
+    reply = connection.getresponse()
+    raw = reply.read()
+    return reply.status, json.loads(raw) if raw else None
+
+
+def states(some: list[http.client.HTTPConnection]) -> list[list[str]]:
+    """What each connection's worker says that it serves."""
+    found = []
+    for connection in some:
+        status, index = ask(connection, "/v2/repository/index")
+        assert status == 200
+        found.append(sorted(f"{model['name']} {model['state']}" for model in index))
+    return found
+
+
+def children(server: ServerProcess) -> set[int]:
+    text = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
+    return {int(word) for word in text.split()}
+
+
+LOAD, UNLOAD = "/v2/repository/models/credit/load", "/v2/repository/models/credit/unload"
+READY, GONE = [["credit READY"]] * 2, [["credit UNAVAILABLE"]] * 2
+
+
+def test_what_one_worker_is_asked_to_change_all_workers_do(site: Site) -> None:
+    site = configure(site, serving={"model_control": "explicit"})
+    with serving(site.root) as server, connections(server, 2) as some:
+        one, other = some
+        keys = [call(connection) for connection in some for _ in range(5)]
+        assert len(sources(keys)) == 2
+        for connection in some:  # whoever is asked, the counters are everybody's
+            status, told = ask(connection, "/v2/models/credit/stats")
+            assert (status, told["model_stats"][0]["inference_count"]) == (200, 10)
+            assert told["model_stats"][0]["batch_stats"][0]["compute_infer"]["count"] == 10
+        assert ask(one, UNLOAD) == (200, None)
+        assert states(some) == GONE
+        assert ask(other, UNLOAD) == (200, None)  # nothing left to do
+        assert ask(other, LOAD) == (200, None)
+        assert states(some) == READY
+        assert ask(one, "/v2/repository/models/nope/load")[0] == 404
+        package = next(site.packages_folder.glob("*.tar.gz"))
+        whole = package.read_bytes()
+        package.write_bytes(whole[:-40])
+        assert ask(one, LOAD)[0] == 422  # refused where it was asked for, and nobody else heard of it
+        package.write_bytes(whole)
+        assert states(some) == READY
+        keys += [call(connection) for connection in some]
+    entries = judged(site, keys)
+    kinds = [e.type for e in entries if e.type in ("load", "unload", "load.refused")]
+    assert sorted(kinds) == ["load"] * 4 + ["load.refused"] + ["unload"] * 2
+
+
+def test_changes_reach_workers_over_grpc_and_those_that_begin_later(site: Site) -> None:
+    import grpc
+
+    from pellucid.servers.grpc.messages import SERVICE, message_class
+
+    site = configure(site, serving={"model_control": "explicit"})
+    with serving(site.root) as server, connections(server, 2) as some:
+        address = f"127.0.0.1:{server.ready['beside']['grpc']}"
+        with grpc.insecure_channel(address) as channel:
+            unload = channel.unary_unary(f"/{SERVICE}/RepositoryModelUnload")
+            unload(message_class("RepositoryModelUnloadRequest")(model_name="credit").SerializeToString())
+        assert states(some) == GONE
+        victim, _ = server.ready["workers"]
+        os.kill(victim, signal.SIGKILL)
+        assert ended(victim)
+        known = {*server.ready["workers"], server.ready["sequencer"]}
+        with connections(server, 1) as (fresh,):
+            while not children(server) - known:
+                assert ask(fresh, "/v2/repository/index")[0] == 200
+            # a change waits until the worker that begins is ready
+            assert ask(fresh, "/v2/repository/models/nope/load")[0] == 404
+        with connections(server, 2) as later:
+            assert states(later) == GONE
+            assert ask(later[0], LOAD) == (200, None)
+            assert states(later) == READY
+            keys = [call(connection) for connection in later]
+            assert len(sources(keys)) == 2
+    judged(site, keys)
+
+
+def test_one_worker_only_where_clients_name_memory_that_the_others_do_not_know(site: Site) -> None:
+    with pytest.raises(ConfigError, match=r"serving\.workers: expected 1"):
+        configure(site, serving={"workers": 2, "shared_memory": True})
+    configure(site, serving={"workers": 1, "shared_memory": True})
 
 
 def test_a_site_that_admits_nothing_does_not_start(site: Site) -> None:

@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from pellucid.app.control import Control, Link
 from pellucid.errors import UnavailableError
 
 WORKERS_MAX: Final = 64
@@ -47,6 +48,7 @@ class _Worker:
     number: int  # its place in the crew
     process: subprocess.Popen[bytes]
     channel: socket.socket
+    control: Link
     started: float
     ready: dict[str, Any] | None = None
 
@@ -71,7 +73,8 @@ class Crew:
     """Keeps ``count`` workers running behind a listening socket until SIGTERM or SIGINT.
 
     Attributes:
-        command: Command line of a worker; the number of its channel's descriptor is appended.
+        command: Command line of a worker; the numbers of its channel's and its control stream's
+            descriptors are appended.
         started: Called once, with what each worker said when all were ready.
         report: Gets lines for operators.
         watch: Hears what workers counted.
@@ -88,6 +91,8 @@ class Crew:
     _retiring: dict[int, _Worker] = field(default_factory=dict)  # by process id
     _due: dict[int, float] = field(default_factory=dict)
     _pause: dict[int, float] = field(default_factory=dict)
+    _asked: list[tuple[_Worker, str]] = field(default_factory=list)  # to be replaced, and why
+    _control: Control = field(default_factory=Control)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _open: bool = False
     _turn: int = 0
@@ -111,12 +116,18 @@ class Crew:
 
     def _spawn(self, number: int) -> _Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        heard, said = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs, said:
+            ends = theirs.fileno(), said.fileno()
             process = subprocess.Popen(
-                [*self.command, str(theirs.fileno())], stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
+                [*self.command, str(ends[0]), "--worker-control", str(ends[1])],
+                stdin=subprocess.DEVNULL,
+                pass_fds=ends,
             )
-        worker = _Worker(number, process, ours, time.monotonic())
+        link = Link(number, heard, self._selector, self._control.hear)
+        worker = _Worker(number, process, ours, link, time.monotonic())
         self._selector.register(ours, selectors.EVENT_READ, worker)
+        self._control.join(link)
         self.watch.starts += 1
         return worker
 
@@ -124,19 +135,32 @@ class Crew:
         until = time.monotonic() + READY_S
         while True:
             wait = min([max(0.0, due - time.monotonic()) for due in self._due.values()], default=1.0)
-            for key, _ in self._selector.select(wait):
+            is_starting = any(worker.ready is None for worker in self._workers.values())
+            wait = min(wait, self._control.proceed(is_starting=is_starting))
+            for key, mask in self._selector.select(wait):
                 if key.data == "stop":
                     return
                 if key.data == "door":
                     self._take()
+                elif isinstance(key.data, Link):
+                    key.data.wake(mask)
                 else:
                     self._hear(key.data)
-            for number in [n for n, due in self._due.items() if due <= time.monotonic()]:
-                del self._due[number]
-                if number not in self._coming:
-                    self._workers[number] = self._spawn(number)
+            self._spawn_due()
             if not self._open and time.monotonic() > until:
                 raise UnavailableError(f"serving.workers: expected all {self.count} ready, got fewer")
+
+    def _spawn_due(self) -> None:
+        """Start who is to be started again; during a change nobody would know of it."""
+        if self._control.is_changing:
+            return
+        for number in [n for n, due in self._due.items() if due <= time.monotonic()]:
+            del self._due[number]
+            if number not in self._coming:
+                self._workers[number] = self._spawn(number)
+        for worker, reason in self._asked:
+            self._replace(worker, reason)
+        self._asked.clear()
 
     def _hear(self, worker: _Worker) -> None:
         try:
@@ -150,7 +174,7 @@ class Crew:
         if "totals" in told:
             self.watch.take(worker.pid, told, label=str(worker.number))
         elif "recycle" in told:
-            self._replace(worker, told["recycle"])
+            self._asked.append((worker, told["recycle"]))
         else:
             self._begin(worker, told)
 
@@ -186,6 +210,7 @@ class Crew:
     def _lost(self, worker: _Worker) -> None:
         self._selector.unregister(worker.channel)
         worker.channel.close()
+        self._control.leave(worker.control)
         code = worker.process.wait()
         self.watch.lose(worker.pid)
         if self._retiring.pop(worker.pid, None) is not None:
@@ -237,6 +262,7 @@ class Crew:
 
     def _stop(self) -> None:
         self.listener.close()  # nobody new; who is in is answered
+        self._control.close()  # who waits for a change is told
         workers = [*self._workers.values(), *self._coming.values(), *self._retiring.values()]
         for worker in workers:
             with contextlib.suppress(ProcessLookupError):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.app.audit import site_policy as site_policy
 from pellucid.app.clock import SystemClock
+from pellucid.app.memory import make_ceiling
 from pellucid.app.packages import FolderOpener, history_for
 from pellucid.core.finding import Verdict
 from pellucid.core.policy import DeviceFacts, History, NodeFacts, Policy, evaluate
@@ -120,6 +121,7 @@ def guardian(site: Site, recorder: EventRecorder) -> Guardian:
         history=lambda name: history_for(site, name),
         node=node_facts,
         serving=serving_terms(site),
+        room=make_ceiling(site.config.serving.memory_max_bytes),
     )
 
 

@@ -8,7 +8,9 @@ its thread.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pellucid.ports import EventRecorder
     from pellucid.serving.pool import Pool
 
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")  # of a model: the newest of its packages
 PLATFORMS: Final = {
     "onnxruntime": "onnx_onnxv1", "reference": "onnx_onnxv1", "tensorrt": "tensorrt_plan",
     "tensorrt-rtx": "tensorrt_plan",
@@ -62,8 +65,10 @@ class SiteRepository:
         self._recorder = _OnLoop(recorder)
         self._folder, self._policy = opener(site), site_policy(site)
         self._gate = guardian(site, self._recorder)
-        self._names: dict[str, str] = {}  # model to the reference that the configuration has for it
+        # by model and version: the reference that the configuration has for it
+        self._names: dict[str, dict[str, str]] = {}
         self._one = asyncio.Lock()  # one change at a time
+        self._last: dict[str, tuple[int, str]] = {}  # when a model's last load ended, and of which archive
 
     def admit_configured(self) -> None:
         """Admit every package of the configuration, before the loop runs.
@@ -77,7 +82,8 @@ class SiteRepository:
         for reference in wanted:
             try:
                 admitted = self._gate.admit(self._find(reference))
-                self._names[admitted.package.name] = reference
+                name, version = admitted.package.name, admitted.package.version
+                self._names.setdefault(name, {})[version] = reference
                 self._pool.add(make_model(self._site, self._policy, admitted))
             except PellucidError as error:
                 last = error
@@ -86,9 +92,26 @@ class SiteRepository:
         if last is not None and len(self._pool.missing) == len(wanted):
             raise last
 
+    def follow(self, changes: Mapping[str, str]) -> None:
+        """Do what clients changed before this process began, before the loop runs.
+
+        Args:
+            changes: Model to ``load`` or ``unload``.
+        """
+        for name, verb in changes.items():
+            try:
+                if verb == "unload":
+                    self._remove(name)
+                elif not self._names.get(name):
+                    self._pool.add(self._admit(self._folder.newest(name)))
+            except PellucidError as error:
+                self._report(f"{verb} of {name}: not done again: {error.message}")
+
     def _find(self, reference: str) -> PackageFiles:
         path = self._site.path(reference)
         try:
+            if not path.exists() and _NAME.fullmatch(reference):
+                return self._folder.newest(reference)
             return self._folder.open(str(path) if path.exists() else reference)
         except VerificationError as error:
             self._refuse(reference, error)
@@ -103,42 +126,90 @@ class SiteRepository:
         }  # fmt: skip
         self._recorder.event("load.refused", data)
 
-    async def load(self, name: str) -> None:
-        """Admit the configured package of that name, or the newest of the site's folder."""
-        # a client that leaves meanwhile does not leave it half done
-        await asyncio.shield(asyncio.ensure_future(self._load(name)))
+    async def load(self, name: str, asked_ns: int = 0) -> None:
+        """Admit the configured package of that name, or the newest of the site's folder.
 
-    async def _load(self, name: str) -> None:
+        Args:
+            asked_ns: When it was asked for, where that was in another process; monotonic.
+        """
+        # a client that leaves meanwhile does not leave it half done
+        asked_ns = asked_ns or time.monotonic_ns()
+        await asyncio.shield(asyncio.ensure_future(self._load(name, asked_ns)))
+
+    async def _load(self, name: str, asked_ns: int) -> None:
         self._recorder.attach()
         async with self._one:
-            model = await asyncio.to_thread(self._admit, name)
+            reference, files = await asyncio.to_thread(self._candidate, name)
+            if self._is_done(name, files, asked_ns):
+                return
+            model = await asyncio.to_thread(self._admit, files)
             try:
                 times = await asyncio.to_thread(self._pool.warm_up, model)
+                gone = self._replaced(model, reference)
+                for other in gone:
+                    self._record_unload(other, "replaced")
+                replaced = self._pool.replace(model, times, [other.version for other in gone])
             except PellucidError:
-                model.session.close()
+                await asyncio.to_thread(model.session.close)
                 self._gate.let_go()
                 raise
-            if self._pool.has(name, model.version):
-                self._gate.let_go()  # of the one that this one follows
-            self._pool.add(model, times)
-        reference = self._names.get(name)
+            for _ in replaced:
+                self._gate.let_go()
+            self._last[name] = time.monotonic_ns(), files.digest
         if reference is not None:
             self._pool.missing.pop(reference, None)
         self._report(f"{model.name}:{model.version}: loaded on request")
 
-    def _admit(self, name: str) -> Model:
-        reference = self._names.get(name)
-        files = self._folder.newest(name) if reference is None else self._find(reference)
+    def _candidate(self, name: str) -> tuple[str | None, PackageFiles]:
+        references = self._names.get(name)
+        if not references:
+            return None, self._folder.newest(name)
+        reference = next(reversed(references.values()))
+        return reference, self._find(reference)
+
+    def _is_done(self, name: str, files: PackageFiles, asked_ns: int) -> bool:
+        """True if these very bytes were loaded by somebody else since this load was asked for."""
+        ended, digest = self._last.get(name, (0, ""))
+        return bool(digest) and digest == files.digest and ended >= asked_ns
+
+    def _admit(self, files: PackageFiles) -> Model:
         return make_model(self._site, self._policy, self._gate.admit(files))
 
+    def _replaced(self, model: Model, reference: str | None) -> list[Model]:
+        """Other versions that go when this one comes: all that no other reference asks for."""
+        try:
+            served = self._pool.models(model.name)
+        except NotFoundError:
+            return []
+        references = self._names.get(model.name, {})
+        return [
+            m
+            for m in served
+            if m.version != model.version and references.get(m.version, reference) == reference
+        ]
+
     async def unload(self, name: str) -> None:
-        """Serve it no more; an entry for each version that was served."""
+        """Serve it no more; an entry for each version that was served. Calls in flight are waited for."""
+        await asyncio.shield(asyncio.ensure_future(self._unload(name)))
+
+    async def _unload(self, name: str) -> None:
         async with self._one:
-            for model in self._pool.remove(name):
-                facts = {key: model.facts.get(key) for key in ("model", "version", "package", "engine")}
-                self._recorder.event("unload", facts | {"reason": "request"})
-                self._gate.let_go()
-                self._report(f"{model.name}:{model.version}: unloaded on request")
+            models = self._remove(name)
+        await self._pool.until_closed(models)
+
+    def _remove(self, name: str) -> list[Model]:
+        for model in self._pool.models(name):
+            self._record_unload(model, "request")  # what cannot be recorded does not happen
+        self._last.pop(name, None)
+        models = self._pool.remove(name)
+        for model in models:
+            self._gate.let_go()
+            self._report(f"{model.name}:{model.version}: unloaded on request")
+        return models
+
+    def _record_unload(self, model: Model, reason: str) -> None:
+        facts = {key: model.facts.get(key) for key in ("model", "version", "package", "engine")}
+        self._recorder.event("unload", facts | {"reason": reason})
 
 
 class _OnLoop:

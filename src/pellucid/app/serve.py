@@ -30,6 +30,7 @@ from pellucid.errors import NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
     from pellucid.app.site import Site
+    from pellucid.app.team import Team
     from pellucid.app.watch import Tell
     from pellucid.ledger.recorder import JournalRecorder, NothingRecorder
     from pellucid.ports import CallTracer
@@ -227,7 +228,7 @@ def _alone(house: _House, door: Door) -> None:
         Pulse(lambda _: None, look).beat()
         house.say(recorder.source, _names(plane.pool), list(plane.pool.missing), [os.getpid()])
 
-    _serve(house.site, door, house.beside, house.listener, started, house.report, handed=False)
+    _serve(house.site, door, house.beside, house.listener, started, house.report)
 
 
 def _crew(house: _House) -> None:
@@ -248,6 +249,7 @@ def serve_worker(
     site: Site,
     door: Door,
     descriptor: int,
+    control: int,
     *,
     beside: Sequence[SideDoor] = (),
     report: Callable[[str], None],
@@ -258,8 +260,10 @@ def serve_worker(
         PellucidError: No package was admitted; the last reason.
     """
     from pellucid.app.crew import open_channel
+    from pellucid.app.team import Team
 
-    with open_channel(descriptor) as channel:
+    with open_channel(descriptor) as channel, open_channel(control) as stream:
+        team = Team(stream)
 
         def started(plane: Dataplane, recorder: SiteRecorder) -> None:
             told = {
@@ -280,7 +284,7 @@ def serve_worker(
 
             Pulse(channel.send, tell).beat()
 
-        _serve(site, door, beside, channel, started, report, handed=True)
+        _serve(site, door, beside, channel, started, report, team=team)
 
 
 def _names(pool: Pool) -> list[str]:
@@ -319,7 +323,7 @@ def _serve(
     started: Callable[[Dataplane, SiteRecorder], None],
     report: Callable[[str], None],
     *,
-    handed: bool,
+    team: Team | None = None,
 ) -> None:
     """One serving process from its epoch's begin to its end."""
     from pellucid.app.ledger import start_recorder
@@ -328,13 +332,19 @@ def _serve(
     try:
         _await_history(site, f"{recorder.source}/e1", report)
         traces = open_traces(recorder.source)
-        plane = make_plane(site, recorder, report, tracer=traces)
+        plane = make_plane(site, recorder, report, team, tracer=traces)
+
+        def attach(loop: asyncio.AbstractEventLoop) -> None:
+            plane.attach(loop)
+            if team is not None:
+                team.attach(loop)
+
         gc.collect()
         gc.freeze()  # what lives as long as the process is not looked at again
         gc.set_threshold(50_000, 20, 50)  # calls leave no cycles: look rarely
         try:
             door.run(
-                plane, incoming, attach=plane.attach, drain=lambda: plane.drain(DRAIN_S), handed=handed,
+                plane, incoming, attach=attach, drain=lambda: plane.drain(DRAIN_S), handed=team is not None,
                 started=lambda: started(plane, recorder), beside=beside,
             )  # fmt: skip
         finally:
@@ -346,7 +356,12 @@ def _serve(
 
 
 def make_plane(
-    site: Site, recorder: SiteRecorder, report: Callable[[str], None], *, tracer: CallTracer | None = None
+    site: Site,
+    recorder: SiteRecorder,
+    report: Callable[[str], None],
+    team: Team | None = None,
+    *,
+    tracer: CallTracer | None = None,
 ) -> Dataplane:
     """Data plane over every package that the guardian admits.
 
@@ -365,12 +380,16 @@ def make_plane(
     pool.tracer = tracer
     repository = SiteRepository(site, recorder, pool, report)
     repository.admit_configured()
+    if team is not None:
+        team.furnish(repository, pool)
+        repository.follow(team.changes)
     return Dataplane(
         pool,
         recorder,
         clock=clock,
         limits=limits,
-        repository=repository if settings.model_control == "explicit" else None,
+        repository=(team or repository) if settings.model_control == "explicit" else None,
+        peers=team,
         regions=Regions(inputs_max_bytes=limits.body_max_bytes) if settings.shared_memory else None,
     )
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 )
 @click.option("--ready-fd", type=int, default=None, help="Write one JSON line to this descriptor when ready.")
 @click.option("--worker-channel", type=int, default=None, hidden=True)
+@click.option("--worker-control", type=int, default=None, hidden=True)
 @json_option
 def command(
     site_path: Path | None,
@@ -38,6 +39,7 @@ def command(
     grpc_port: int | None,
     ready_fd: int | None,
     worker_channel: int | None,
+    worker_control: int | None,
     *,
     as_json: bool,
 ) -> None:
@@ -50,9 +52,9 @@ def command(
     from pellucid.app.site import open_site
 
     site = open_site(site_path)
-    if worker_channel is not None:
+    if worker_channel is not None and worker_control is not None:
         beside = _beside(site, host, -1 if grpc_port is None else grpc_port, shared=True)
-        serve_worker(site, _door(), worker_channel, beside=beside, report=print_report)
+        serve_worker(site, _door(), worker_channel, worker_control, beside=beside, report=print_report)
         return
 
     def ready(now: Ready) -> None:

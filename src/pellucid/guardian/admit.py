@@ -63,6 +63,7 @@ class Guardian:
         node: What this node says of itself, given the backend's environment and the number of
             engines that this guardian has admitted.
         serving: Settings under which what is admitted will answer; they stand in its ``load`` entry.
+        room: Whether there is memory for an engine; asked before it is opened.
     """
 
     def __init__(
@@ -75,9 +76,11 @@ class Guardian:
         history: Callable[[str], History],
         node: Callable[[dict[str, Any], int], NodeFacts],
         serving: Mapping[str, Any] | None = None,
+        room: Callable[[TrustedPackage], Finding] | None = None,
     ) -> None:
         self._policy, self._trust, self._backend_for = policy, trust, backend_for
         self._recorder, self._history, self._node = recorder, history, node
+        self._room = room
         self._admitted, self._serving = 0, dict(serving or {})
 
     def admit(self, files: PackageFiles) -> Admitted:
@@ -98,6 +101,8 @@ class Guardian:
             raise
         node, history = self._node(environment, self._admitted), self._history(package.name)
         verdict = evaluate(self._policy, package, node, history)
+        if self._room is not None:
+            verdict = _with(verdict, [self._room(package)])
         if not verdict.allowed:
             self._refuse(package, environment, verdict)
             raise denied(package, verdict)

@@ -207,6 +207,7 @@ class JournalWriter:
     def __init__(self, folder: Path, source: str, *, first_seq: int = 1) -> None:
         self._folder, self._source = folder, source
         self._contexts: dict[int, bytes] = {}
+        self._leaving: set[int] = set()
         self._broken = ""
         self._seq = first_seq
         self._segment = _Segment(folder, source, first_seq, b"")
@@ -253,6 +254,13 @@ class JournalWriter:
         self.append(payload)
         self._contexts[number] = encode_frame(payload)
 
+    def drop_context(self, number: int) -> None:
+        """Repeat a context once more, and then no longer.
+
+        Once more: a refusal may be told of after its model is gone, and a segment stands for itself.
+        """
+        self._leaving.add(number)
+
     def _undo(self, cause: OSError) -> None:
         """Cut off a half-written frame: what follows it could never be read."""
         try:
@@ -276,6 +284,9 @@ class JournalWriter:
                 raise _write_error(following.path.name, error) from error
             following.size += len(contexts)
             following.start = following.size
+        for number in self._leaving:
+            self._contexts.pop(number, None)
+        self._leaving.clear()
         previous, self._segment = self._segment, following
         return previous
 

@@ -138,6 +138,11 @@ class JournalRecorder:
         self._touch()
         return number
 
+    def drop_context(self, context: int) -> None:
+        """No call that is not closed yet names it: later segments do without."""
+        with self._lock:
+            self._journal.drop_context(context)
+
     def close_call(self, call: Call) -> None:
         """Append a call's record, then clear its number.
 
@@ -378,6 +383,9 @@ class NothingRecorder:
 
     def add_context(self, facts: dict[str, Any]) -> int:
         return self.inner.add_context(facts)
+
+    def drop_context(self, context: int) -> None:
+        self.inner.drop_context(context)
 
     def close_call(self, call: Call) -> None:
         """Forget the call."""

@@ -65,7 +65,7 @@ class Batcher:
         self._closer = Closer(model, recorder, clock, limits, self.meter)
         self._inline, self._shares, self._batched = inline, model.shares, model.signature.batched
         self._queue: deque[OpenCall] = deque()
-        self._busy = self._scheduled = False
+        self._busy = self._scheduled = self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._retired: Callable[[Any], object] | None = None
@@ -104,9 +104,12 @@ class Batcher:
         return len(self._queue) + self._busy
 
     def close(self) -> None:
-        self._worker.close()
-        if self._usual is not None:
-            self._usual.close()
+        """Close the engine; a second time nothing happens."""
+        closed, self._closed = self._closed, True
+        if not closed:
+            self._worker.close()
+            if self._usual is not None:
+                self._usual.close()
 
     # -- verbose ------------------------------------------------------------------------------------
 
@@ -129,10 +132,16 @@ class Batcher:
         self._leave()
 
     def _leave(self) -> None:
-        if self._retired is not None and not self.waiting:
-            done, self._retired = self._retired, None
+        if self._retired is None or self.waiting:
+            return
+        done, self._retired = self._retired, None
+        if self._loop is None or not self._loop.is_running():
             self.close()
             done(self)
+            return
+        # an engine may take long to let go of its memory, and calls of others must not wait for it
+        closing = self._loop.run_in_executor(None, self.close)
+        closing.add_done_callback(lambda _: done(self))
 
     # -- a call that will not wait ----------------------------------------------------------------
 

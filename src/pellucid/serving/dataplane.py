@@ -27,6 +27,7 @@ from pellucid.serving.pool import Pool
 from pellucid.serving.repository import Repository
 from pellucid.serving.request import InferRequest, parse_infer
 from pellucid.serving.shared_memory import Regions
+from pellucid.serving.statistics import Peers
 
 NODE_CONTEXT: Final = 0  # the node itself, for calls that named no model we know
 _TRACEPARENT: Final = re.compile(
@@ -54,13 +55,16 @@ class Dataplane:
         limits: Limits,
         repository: Repository | None = None,
         regions: Regions | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.pool, self.limits, self._recorder, self.tracer = pool, limits, recorder, pool.tracer
         self._wall, self._now = clock.now_ns, clock.monotonic_ns
         self._entropy = Entropy()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.numbers = Numbers(recorder, limits, clock.now_ns, self._call_later)
-        self.manage = Management(pool, recorder, limits=limits, repository=repository, regions=regions)
+        self.manage = Management(
+            pool, recorder, limits=limits, repository=repository, regions=regions, peers=peers
+        )
         self.refused: dict[str, int] = {}  # by code; calls for which no number could be had are in it
         self.draining = False
         self.on_drain: list[Callable[[], None]] = []
@@ -205,7 +209,7 @@ class Dataplane:
         self.refuse_new()
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
-        while self.pool.waiting and loop.time() < until:
+        while (self.pool.waiting or self.pool.closing) and loop.time() < until:
             await asyncio.sleep(0.005)
         self.numbers.settle()
         return not self.pool.waiting

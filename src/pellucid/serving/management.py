@@ -19,6 +19,7 @@ from pellucid.serving.pool import Pool
 from pellucid.serving.repository import FixedRepository, Repository, check_load, check_unload
 from pellucid.serving.settings import ask_log, ask_trace
 from pellucid.serving.shared_memory import NoRegions, Region, Regions
+from pellucid.serving.statistics import Peers, add_up
 
 # exactly what is served and tested; what configuration switches off is left out
 EXTENSIONS: Final = (
@@ -44,8 +45,9 @@ class Management:
         limits: Limits,
         repository: Repository | None = None,
         regions: Regions | None = None,
+        peers: Peers | None = None,
     ) -> None:
-        self.pool, self._recorder, self._limits = pool, recorder, limits
+        self.pool, self._recorder, self._limits, self._peers = pool, recorder, limits, peers
         self._optional = (*(CONTROL if repository else ()), *((SHARED_MEMORY,) if regions else ()))
         self.repository: Repository = repository or FixedRepository()
         self.regions: Regions = NoRegions() if regions is None else regions
@@ -85,9 +87,12 @@ class Management:
         """``ModelConfig``; raises ``NotFoundError`` for what is not served."""
         return model_configuration(self.pool.find(name, version).model, self._limits)
 
-    def statistics(self, name: str | None, version: str | None) -> dict[str, Any]:
-        """Counters of what is served; all models when none is named."""
-        return {"model_stats": self.pool.statistics(name, version)}
+    async def statistics(self, name: str | None, version: str | None) -> dict[str, Any]:
+        """Counters of what is served, of all serving processes; all models when none is named."""
+        own = self.pool.statistics(name, version)
+        if self._peers is not None:
+            own = add_up([own, *await self._peers.statistics(name, version)])
+        return {"model_stats": own}
 
     # -- repository -------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from pellucid.errors import NotFoundError, UnavailableError
@@ -32,6 +32,7 @@ class Pool:
         self._served: dict[str, dict[str, Batcher]] = {}
         self._unloaded: dict[str, set[str]] = {}
         self._retiring: set[Batcher] = set()
+        self._waiters: list[asyncio.Future[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._batches, self.load = BatchCount(), Load(probe, clock.monotonic_ns)
         self.tracer: CallTracer | None = None  # set before models are added
@@ -55,9 +56,10 @@ class Pool:
         """
         times = self.warm_up(model) if times is None else times
         inline = frozenset(b for b, took in times.items() if took <= self._limits.inline_max_ns)
+        context = self._recorder.add_context(dict(model.facts) | deferred_facts(model))
         batcher = Batcher(
             model,
-            self._recorder.add_context(dict(model.facts) | deferred_facts(model)),
+            context,
             self._recorder,
             clock=self._clock,
             limits=self._limits,
@@ -77,6 +79,16 @@ class Pool:
         self._tell()
         return times
 
+    def models(self, name: str) -> list[Model]:
+        """What is served under a name, by version, the one that answers by default last.
+
+        Raises:
+            NotFoundError: Nothing of that name is or was served.
+        """
+        if name not in self._served and name not in self._unloaded:
+            raise self._unknown(name)
+        return [batcher.model for batcher in self._served.get(name, {}).values()]
+
     def remove(self, name: str) -> list[Model]:
         """Serve no version of a model any more; calls that its batchers have are answered first.
 
@@ -95,9 +107,46 @@ class Pool:
         self._tell()
         return [batcher.model for batcher in batchers]
 
+    def replace(self, model: Model, times: dict[int, int], gone: Collection[str]) -> list[Model]:
+        """Serve a warm model in the place of others of its name, in one turn of the loop.
+
+        No call can come between: who asks finds what was served, or what is served now.
+
+        Args:
+            gone: Versions that it replaces; its own always is.
+
+        Returns:
+            What was served until now, and answers the calls that it has before it closes.
+        """
+        versions = self._served.get(model.name, {})
+        replaced = [versions[v].model for v in versions if v in gone or v == model.version]
+        self.add(model, times)
+        for version in gone:
+            if version != model.version and (batcher := versions.pop(version, None)) is not None:
+                self._unloaded.setdefault(model.name, set()).add(version)
+                self._retire(batcher)
+        if len(replaced) > 1 or (replaced and replaced[0].version != model.version):
+            self._tell()
+        return replaced
+
     def _retire(self, batcher: Batcher) -> None:
         self._retiring.add(batcher)
-        batcher.retire(self._retiring.discard)
+        batcher.retire(self._retired)
+
+    def _retired(self, batcher: Batcher) -> None:
+        self._retiring.discard(batcher)
+        self._recorder.drop_context(batcher.context)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    async def until_closed(self, models: Collection[Model]) -> None:
+        """Return when each has answered its last call and its engine is closed."""
+        while any(batcher.model is model for batcher in self._retiring for model in models):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
 
     def _tell(self) -> None:
         for listener in self.on_change:
@@ -192,6 +241,11 @@ class Pool:
     def waiting(self) -> int:
         """Calls that some batcher has, those of models on their way out included."""
         return sum(batcher.waiting for batcher in (*self.batchers(), *self._retiring))
+
+    @property
+    def closing(self) -> int:
+        """Models on their way out whose engine is not closed yet."""
+        return len(self._retiring)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

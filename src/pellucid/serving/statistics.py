@@ -7,7 +7,8 @@ numbers, because they are added up at every execution.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 Stages = tuple[int, int, int]  # nanoseconds of input, inference and output
 _STAGES = ("compute_input", "compute_infer", "compute_output")
@@ -85,3 +86,48 @@ class Statistics:
 
 def _duration(count: int, ns: int) -> dict[str, int]:
     return {"count": count, "ns": ns}
+
+
+class Peers(Protocol):
+    """The other serving processes behind the same port."""
+
+    async def statistics(self, name: str | None, version: str | None) -> list[list[dict[str, Any]]]:
+        """What each of them has counted.
+
+        Raises:
+            UnavailableError: One did not answer.
+        """
+        ...
+
+
+def add_up(counted: Iterable[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The statistics of several processes as one; models in the order in which they are first named."""
+    models: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for records in counted:
+        for record in records:
+            models.setdefault((record["name"], record["version"]), []).append(record)
+    return [_added(records) for records in models.values()]
+
+
+def _added(records: list[dict[str, Any]]) -> dict[str, Any]:
+    stages = records[0]["inference_stats"]
+    by_rows: dict[int, list[dict[str, Any]]] = {}
+    for record in records:
+        for batch in record["batch_stats"]:
+            by_rows.setdefault(batch["batch_size"], []).append(batch)
+    return records[0] | {
+        "last_inference": max(record["last_inference"] for record in records),
+        "inference_count": sum(record["inference_count"] for record in records),
+        "execution_count": sum(record["execution_count"] for record in records),
+        "inference_stats": {
+            stage: _summed([record["inference_stats"][stage] for record in records]) for stage in stages
+        },
+        "batch_stats": [
+            {"batch_size": rows} | {stage: _summed([each[stage] for each in batches]) for stage in _STAGES}
+            for rows, batches in sorted(by_rows.items())
+        ],
+    }
+
+
+def _summed(durations: Sequence[dict[str, int]]) -> dict[str, int]:
+    return _duration(sum(d["count"] for d in durations), sum(d["ns"] for d in durations))

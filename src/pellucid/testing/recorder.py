@@ -37,6 +37,7 @@ class MemoryRecorder:
         self.records: list[Record] = [Context(0, {})]
         self.open: dict[int, int] = {}
         self.last, self._events, self._contexts, self._batches = 0, 0, 0, 0
+        self.dropped: set[int] = set()
         self.held: list[Callable[[], None]] = []
         self._thread: int | None = None
 
@@ -55,6 +56,11 @@ class MemoryRecorder:
         self._contexts += 1
         self._append(Context(self._contexts, facts))
         return self._contexts
+
+    def drop_context(self, context: int) -> None:
+        if context in self.dropped or not 0 < context <= self._contexts:
+            raise UsageError(f"context {context}: expected one that is known, got another")
+        self.dropped.add(context)
 
     def close_call(self, call: Call) -> None:
         self._check(call)

@@ -44,13 +44,29 @@ def make_site(
         samples: Validation rows by input name; normal features for the credit toy by default.
     """
     site = create_site(root, node="test1")
-    folder = root / "recipes" / name
+    archive = add_package(site, model=model, name=name, meaning=meaning, recipe=recipe, samples=samples)
+    settings = {"port": 0, "grpc_port": 0, "models": [f"packages/{archive.name}"]} | dict(serving or {})
+    return configure(site, serving=settings, ledger=ledger or {})
+
+
+def add_package(
+    site: Site,
+    *,
+    model: Callable[[], bytes] = credit_like,
+    name: str = "credit",
+    version: str = "1.0.0",
+    meaning: Mapping[str, Any] = MEANING,
+    recipe: Mapping[str, Any] | None = None,
+    samples: Mapping[str, Any] | None = None,
+) -> Path:
+    """One more qualified package in the site's folder; gives its archive."""
+    folder = site.root / "recipes" / f"{name}-{version}"
     folder.mkdir()
     (folder / "model.onnx").write_bytes(model())
     rows = np.random.default_rng(3).standard_normal((100, 20)).astype(np.float32)
     np.savez(folder / "validation.npz", **(samples or {"features": rows}))
     wanted: dict[str, Any] = {
-        "name": name, "version": "1.0.0", "backend": "onnxruntime", "target": "cpu",
+        "name": name, "version": version, "backend": "onnxruntime", "target": "cpu",
         "model": "model.onnx", "buckets": [1, 4, 8], "golden": {"count": 1, "seed": 7},
         "validation": {"data": "validation.npz"},
     }  # fmt: skip
@@ -59,12 +75,9 @@ def make_site(
         wanted["meaning"] = "meaning.json"
     (folder / "recipe.yaml").write_bytes(strict_yaml.dump(wanted | dict(recipe or {})))
     outcome = build(site, folder / "recipe.yaml")
-    signed = sign_folder(site, outcome.folder)
-    qualify(site, signed.archive)
-    settings = {"port": 0, "grpc_port": 0, "models": [f"packages/{signed.archive.name}"]} | dict(
-        serving or {}
-    )
-    return configure(site, serving=settings, ledger=ledger or {})
+    archive = sign_folder(site, outcome.folder).archive
+    qualify(site, archive)
+    return archive
 
 
 def configure(site: Site, **sections: Mapping[str, Any]) -> Site:

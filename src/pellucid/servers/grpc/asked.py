@@ -62,7 +62,7 @@ async def _config(plane: Dataplane, asked: Any) -> Any:
 
 
 async def _statistics(plane: Dataplane, asked: Any) -> Any:
-    told = plane.manage.statistics(asked.name or None, asked.version or None)
+    told = await plane.manage.statistics(asked.name or None, asked.version or None)
     return _respond("ModelStatistics", told)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib.resources import files
+from inspect import isawaitable
 from typing import Any, Final
 
 import msgspec
@@ -44,6 +45,8 @@ async def tell(plane: Dataplane, route: Route, method: str, body: bytes) -> Told
         value = await _ASKED[route.kind](plane, route, members_of(body))
     else:
         value = _TOLD[route.kind](plane, route)
+        if isawaitable(value):  # other processes are asked
+            value = await value
     return _JSON, NOTHING if value is None else _encode(value)
 
 
