@@ -54,7 +54,7 @@ def load(port: int) -> list[str]:
 
 def next_version(site: Site) -> str:
     """Version 1.1.0 with larger buckets, approved; gives its path in the site."""
-    recipe = site.root / "recipes" / "credit" / "recipe.yaml"
+    recipe = site.root / "recipes" / "credit-1.0.0" / "recipe.yaml"
     wanted = strict_yaml.load(recipe.read_bytes(), subject="recipe")
     recipe.write_bytes(strict_yaml.dump(wanted | {"version": "1.1.0", "buckets": [1, 8, 32]}))
     signed = sign_folder(site, build(site, recipe).folder)

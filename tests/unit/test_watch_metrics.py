@@ -37,6 +37,17 @@ def test_a_batch_counts_once_as_execution_and_each_call_once():
     assert sum(told["queue"]["counts"]) == sum(told["total"]["counts"]) == 6
 
 
+def test_an_engine_that_went_stays_counted():
+    plane = make_plane([echo_model()])
+    exchange(plane, [request(), request()])
+    before = plane.pool.totals()
+    plane.pool.add(echo_model())  # the same version again: the engine before it closes
+    assert plane.pool.totals() == before
+    exchange(plane, [request()])
+    name, version = plane.pool.batchers()[0].model.name, plane.pool.batchers()[0].model.version
+    assert plane.pool.totals()[name][version]["success"] == before[name][version]["success"] + 1 == 3
+
+
 def test_an_engine_that_fails_is_a_failure_of_the_backend():
     session = EchoSession([TensorSpec("x", "FP32", (-1, 3))])
     plane = make_plane([echo_model(session=session)])

@@ -39,18 +39,13 @@ Tell = Callable[[str, int, Callable[[], str]], Telling]  # host, port (0: any), 
 
 def snapshot(plane: Dataplane, recorder: Any) -> Snapshot:
     """What one serving process counted (``totals``), and how it is (``now``), as JSON."""
-    models: dict[str, dict[str, Any]] = {}
     waiting: dict[str, dict[str, int]] = {}
     for batcher in plane.pool.batchers():
-        name, version = batcher.model.name, batcher.model.version
-        models.setdefault(name, {})[version] = batcher.meter.totals() | {
-            "buckets": batcher.baselines.totals()
-        }
-        waiting.setdefault(name, {})[version] = batcher.waiting
+        waiting.setdefault(batcher.model.name, {})[batcher.model.version] = batcher.waiting
     accepted, still = getattr(recorder, "last", 0), getattr(recorder, "in_flight", 0)
     return {
         "totals": {
-            "models": models, "refused": dict(plane.refused),
+            "models": plane.pool.totals(), "refused": dict(plane.refused),
             "accepted": accepted, "recorded": accepted - still,
         },
         "now": {"waiting": waiting, "open": still, "process": process_facts()},

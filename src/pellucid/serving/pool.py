@@ -11,6 +11,7 @@ from pellucid.ports import CallTracer, Clock, LoadProbe, Recorder
 from pellucid.serving.baseline import Load
 from pellucid.serving.batcher import BatchCount, Batcher
 from pellucid.serving.limits import Limits
+from pellucid.serving.meter import added
 from pellucid.serving.model import Model
 from pellucid.serving.rows import deferred_facts
 from pellucid.serving.warmup import warm_up
@@ -32,6 +33,7 @@ class Pool:
         self._served: dict[str, dict[str, Batcher]] = {}
         self._unloaded: dict[str, set[str]] = {}
         self._retiring: set[Batcher] = set()
+        self._ended: dict[str, dict[str, Any]] = {}  # totals of engines that went
         self._waiters: list[asyncio.Future[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._batches, self.load = BatchCount(), Load(probe, clock.monotonic_ns)
@@ -135,6 +137,7 @@ class Pool:
 
     def _retired(self, batcher: Batcher) -> None:
         self._retiring.discard(batcher)
+        _count(self._ended, batcher)
         self._recorder.drop_context(batcher.context)
         for waiter in self._waiters:
             if not waiter.done():
@@ -255,6 +258,19 @@ class Pool:
     def batchers(self) -> list[Batcher]:
         return [batcher for versions in self._served.values() for batcher in versions.values()]
 
+    def totals(self) -> dict[str, dict[str, Any]]:
+        """What each model version did so far, engines that went included: no counter goes back."""
+        found = {name: dict(versions) for name, versions in self._ended.items()}
+        for batcher in (*self.batchers(), *self._retiring):
+            _count(found, batcher)
+        return found
+
     def close(self) -> None:
         for batcher in (*self.batchers(), *self._retiring):
             batcher.close()
+
+
+def _count(found: dict[str, dict[str, Any]], batcher: Batcher) -> None:
+    versions, version = found.setdefault(batcher.model.name, {}), batcher.model.version
+    told = batcher.meter.totals() | {"buckets": batcher.baselines.totals()}
+    versions[version] = added(versions[version], told) if version in versions else told
