@@ -236,7 +236,7 @@ def test_recalibrating_needs_what_the_recipe_named(site: Site, tmp_path: Path) -
         recalibrate(site, "credit:1.0.0", data, "0.9")
     with pytest.raises(NotFoundError, match="data: expected a file"):
         recalibrate(site, "credit:1.0.0", tmp_path / "missing.npz", "1.2.0")
-    validation = site.root / "recipes/credit/validation.npz"
+    validation = site.root / "recipes/credit-1.0.0/validation.npz"
     away = validation.rename(tmp_path / "away.npz")
     others = list(site.path("recipes").rglob("validation.npz"))
     moved = [(path, path.rename(tmp_path / f"away-{n}.npz")) for n, path in enumerate(others)]
