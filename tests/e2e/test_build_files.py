@@ -14,7 +14,7 @@ from pellucid.app.preflight import preflight
 from pellucid.build.files import DATA_MAX, MODEL_MAX
 from pellucid.build.frame import write_frame
 from pellucid.build.job import run_build
-from pellucid.errors import LimitError, NotFoundError, ParseError, PellucidError
+from pellucid.errors import GateError, LimitError, NotFoundError, ParseError, PellucidError
 from pellucid.testing.builds import toy_job, write_recipe
 
 pytestmark = pytest.mark.e2e
@@ -112,3 +112,18 @@ def test_an_empty_model_is_refused_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(ParseError, match="got an empty file") as caught:
         run_build(write_recipe(tmp_path / "recipe", b""), build)
     assert caught.value.hint.startswith("the export or the copy failed")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_a_precision_without_validation_is_refused_before_anything_runs(
+    tmp_path: Path, precision: str
+) -> None:
+    build, recorder = toy_job(tmp_path / "packages", entry="raise SystemExit('nothing may be started')")
+    reasons = [{"choice": "precision", "reason": "to see it fail", "reviewer": "a test"}]
+    calibration = {"calibration": {"data": "rows.npz"}} if precision == "int8" else {}
+    recipe = write_recipe(tmp_path / "recipe", b"", precision=precision, reasons=reasons, **calibration)
+    with pytest.raises(GateError, match=f"expected a validation set for {precision}") as caught:
+        run_build(recipe, build)
+    assert caught.value.hint.startswith("name one in the recipe, validation: {data: FILE.npz}")
+    ((_, data),) = recorder.events
+    assert (data["outcome"], data["ended"]) == (GateError.code, "not started")

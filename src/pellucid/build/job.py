@@ -23,6 +23,7 @@ from pellucid.core import canonical
 from pellucid.core.digest import sha256
 from pellucid.core.model_signing import file_digests, root_digest
 from pellucid.core.recipe import Recipe, effective, parse_recipe
+from pellucid.core.recipe_choices import verify_judged
 from pellucid.core.tensor import Tensor, TensorSpec
 from pellucid.core.times import format_time
 from pellucid.errors import (
@@ -90,7 +91,8 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
         RecipeError, NotFoundError: The recipe or a file it names does not hold; nothing was built.
         LimitError: A file it names is larger than any that can be built from; recorded.
         ParseError, PrecisionError, BuildError: The model or the builder refused; its log is kept.
-        GateError: The graph lost more than the recipe's gate allows.
+        GateError: The graph lost more than the recipe's gate allows, or its precision asks for a
+            validation set and the recipe names none.
         BuilderCrashedError: A worker died, by signal or by time; its log is kept.
         UsageError: This version exists already.
     """
@@ -100,8 +102,9 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
     started = job.clock.now_ns()
     stages = Stages(effective(recipe), job.progress, job.entry, meanwhile=lambda: _load(job))
     try:
+        verify_judged(stages.recipe)
         inputs = _inputs(recipe, folder) | {"recipe": written}
-    except LimitError as error:
+    except (GateError, LimitError) as error:
         raise _failed(error, recipe, written, stages, started, job) from error
     meaning = read_meaning(inputs["meaning"], folder) if "meaning" in inputs else {}
     try:
