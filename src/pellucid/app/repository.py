@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.app.load import guardian, opener, site_policy
+from pellucid.app.whoami import about_package
 from pellucid.core.finding import Finding
 from pellucid.errors import NotFoundError, PellucidError, VerificationError
 from pellucid.serving.model import Model
@@ -189,6 +190,7 @@ def make_model(site: Site, policy: Policy, admitted: Admitted) -> Model:
         },
         label_variance=admitted.label_variance,
         allow_nonfinite=set(words) == {"allow"},
+        about=about_package(package),
     )
 
 

@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before anything can import onnxruntime
@@ -52,6 +53,7 @@ class Ready:
     sequencer: int | None
     workers: list[int]
     beside: dict[str, int]
+    scheme: str = "http"
 
     def record(self) -> dict[str, Any]:
         """As one line for machines."""
@@ -133,14 +135,17 @@ def serve(
         report: Gets lines for operators.
 
     Raises:
+        ConfigError: An address beyond loopback, and doors that do not say so.
         NotFoundError: The configuration names no package.
         UnavailableError: The address is taken.
         PellucidError: No package was admitted; the last reason.
     """
+    from pellucid.app.doors import verify_open
     from pellucid.app.repository import wanted_packages
 
     settings = site.config.serving
     wanted_packages(site)  # before an epoch of nothing stands in the ledger
+    verify_open(site.config.doors, host or settings.host)
     listener = door.bind(host or settings.host, settings.port if port is None else port)
     try:
         with _sequencing(site, report) as supervisor:
@@ -184,9 +189,17 @@ def _alone(
         host, port = listener.getsockname()[:2]
         pid = os.getpid()
         models, refused = _names(pool), list(pool.missing)
-        ready(Ready(host, port, pid, source, models, refused, supervisor.pid, [pid], _ports(beside)))
+        ready(
+            Ready(
+                host, port, pid, source, models, refused, supervisor.pid, [pid], _ports(beside), _scheme(site)
+            )
+        )
 
     _serve(site, door, beside, listener, started, report, handed=False)
+
+
+def _scheme(site: Site) -> str:
+    return "https" if site.config.doors.certificate else "http"
 
 
 def _ports(beside: Sequence[SideDoor]) -> dict[str, int]:
@@ -209,7 +222,11 @@ def _crew(
         first, pids = workers[0], [worker["pid"] for worker in workers]
         models, refused = first["models"], first["refused"]
         source, ports = first["source"], _ports(beside)
-        ready(Ready(host, port, os.getpid(), source, models, refused, supervisor.pid, pids, ports))
+        ready(
+            Ready(
+                host, port, os.getpid(), source, models, refused, supervisor.pid, pids, ports, _scheme(site)
+            )
+        )
 
     with contextlib.ExitStack() as held:
         more = [word for side in beside for word in held.enter_context(side.hold())]
@@ -312,7 +329,9 @@ def make_plane(site: Site, recorder: SiteRecorder, report: Callable[[str], None]
         NotFoundError: The configuration names no package.
         PellucidError: Every package was refused; the last reason.
     """
+    from pellucid.app.doors import make_doors
     from pellucid.app.repository import SiteRepository
+    from pellucid.app.whoami import about
     from pellucid.serving.dataplane import Dataplane
     from pellucid.serving.pool import Pool
     from pellucid.serving.shared_memory import Regions
@@ -321,14 +340,20 @@ def make_plane(site: Site, recorder: SiteRecorder, report: Callable[[str], None]
     pool = Pool(recorder, clock=clock, limits=limits)
     repository = SiteRepository(site, recorder, pool, report)
     repository.admit_configured()
-    return Dataplane(
+    plane = Dataplane(
         pool,
         recorder,
         clock=clock,
         limits=limits,
         repository=repository if settings.model_control == "explicit" else None,
         regions=Regions(inputs_max_bytes=limits.body_max_bytes) if settings.shared_memory else None,
+        doors=make_doors(site, clock, report),
     )
+    plane.manage.about = partial(about, site)
+    if site.config.doors.unsafe_open:
+        recorder.event("config", {"change": "unsafe_open"})
+        report("doors.unsafe_open: whoever reaches this address is served as it is configured")
+    return plane
 
 
 def _limits(site: Site) -> Limits:

@@ -98,6 +98,7 @@ class Model:
         platform: The protocol's word, ``onnx_onnxv1`` or ``tensorrt_plan``.
         properties: Text pairs for the model's metadata.
         allow_nonfinite: NaN and infinities in binary inputs reach the engine.
+        about: Optimisations and approvals of its package, for ``/whoami``.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Model:
     properties: Mapping[str, str] = field(default_factory=dict)
     label_variance: str = "untested"
     allow_nonfinite: bool = False
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def signature(self) -> Signature:
