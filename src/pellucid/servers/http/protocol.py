@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
+import struct
 from typing import Any, ClassVar, Final
 
 import httptools
@@ -92,6 +94,12 @@ class _Transport:
     def cut(self) -> None:
         self._transport.abort()
 
+    def reset(self) -> None:
+        """Cut, and have the system forget what nobody has read."""
+        if (connection := self._transport.get_extra_info("socket")) is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
 
 class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
     """One connection."""
@@ -168,7 +176,7 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._pace_timer = None
         taken = before - self.transport.get_write_buffer_size()
         if taken < self.crowd.write_timeout_s * PACE_BYTES_PER_S:
-            self.transport.cut()
+            self.transport.reset()
         else:
             self._watch_pace()
 
