@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import jwt
-import jwt.types
 
 from pellucid.core.access import IDENTITY_MAX, ROLES, Caller
 from pellucid.errors import ConfigError, PellucidError, UnauthenticatedError, UnavailableError
@@ -35,7 +34,7 @@ FETCH_S: Final = 5.0  # limit: one read of the keys
 SOON_S: Final = 15.0  # limit: pause between two reads that an unknown key asked for
 GROUPS_MAX: Final = 256
 _REFUSED: Final = "token: expected a valid one, got another"
-_OPTIONS: Final[jwt.types.Options] = {"require": ["exp", "iss", "aud"], "verify_sub": False}
+_OPTIONS: Final[Any] = {"require": ["exp", "iss", "aud"], "verify_sub": False}
 
 
 class Jwts:
