@@ -11,7 +11,7 @@ lock() { # file without ending, Python version, more options
 for name in standard tensorrt-rtx demo test dev; do
   lock "$name" 3.11 "$@"
 done
-for name in kserve manifests model-signing schemathesis tritonclient; do
+for name in kserve manifests model-signing nginx schemathesis tritonclient; do
   lock "judges/$name" 3.11 "$@"
 done
 lock judges/aics-tlog 3.12 "$@"

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pellucid.core.access import parse_networks, verify_roles
 from pellucid.core.baseline import COUNT_MIN as BASELINE_MIN
 from pellucid.core.digest import sha256
 from pellucid.errors import ConfigError
@@ -76,8 +77,8 @@ class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         recycle_window_s: How long growth is watched before anything is made of it.
         nonfinite: ``refuse`` or ``allow`` NaN and infinities in binary inputs; the policy may
             only be stricter.
-        model_control: ``none``, or ``explicit``: clients may load and unload models. Nobody is asked
-            who they are yet, so only where every client may.
+        model_control: ``none``, or ``explicit``: clients may load and unload models. Without
+            ``doors.authenticate`` every client may.
         memory_max_bytes: Resident memory of a serving process beyond which no further engine is opened,
             judged before it is, by its package's facts; 0: no ceiling.
         shared_memory: Clients of this host may name objects of ``/dev/shm`` to read inputs from and
@@ -110,6 +111,56 @@ class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return bool(self.recycle_resident_max_bytes or self.recycle_growth_max_bytes_per_h)
 
 
+class DoorsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may come in, and how fast. Paths are relative to the site; limits are of each process.
+
+    Attributes:
+        authenticate: Ask every caller who they are; only liveness and readiness are told to anybody.
+        unsafe_open: Serve beyond loopback without asking who calls, or without TLS.
+        tokens: File of API tokens (``pellucid tokens``); only their salted hashes stand in it.
+        certificate, key: PEM files of the server: TLS on both ports. The key must be its owner's alone.
+        client_ca: PEM file of authorities: every client must bring a certificate of theirs.
+        certificates: Roles by name of a client's certificate: ``URI:``, ``DNS:``, ``EMAIL:`` or ``CN:``.
+        jwks: File or https address of the keys that sign JWTs.
+        jwks_ca: PEM file of authorities for that address, instead of the system's.
+        jwks_refresh_s: How often the keys are read again.
+        jwt_issuer, jwt_audience: ``iss`` and ``aud`` that a JWT must have.
+        jwt_subject_claim, jwt_roles_claim: Claims that name the caller and their groups; dots go deeper.
+        jwt_roles: Role by group; without it a group is a role by its own name.
+        jwt_leeway_s: How far clocks may be apart.
+        requests_per_s, bytes_per_s: Of each caller, or where nobody is asked of each address; 0: any.
+        connections_max, connections_per_address_max: HTTP connections at once; 0: any. Trusted proxies
+            count for the first only.
+        write_timeout_s: A client that takes less than 8 KiB/s of its answer for so long is cut.
+        trusted_proxies: Networks whose forwarding header says where a call comes from.
+        forwarded_header: ``x-forwarded-for`` or ``forwarded``: the one that they set.
+    """
+
+    authenticate: bool = False
+    unsafe_open: bool = False
+    tokens: str = "tokens.json"
+    certificate: str = ""
+    key: str = ""
+    client_ca: str = ""
+    certificates: dict[str, list[str]] = {}
+    jwks: str = ""
+    jwks_ca: str = ""
+    jwks_refresh_s: float = 300.0
+    jwt_issuer: str = ""
+    jwt_audience: str = ""
+    jwt_subject_claim: str = "sub"
+    jwt_roles_claim: str = "roles"
+    jwt_roles: dict[str, str] = {}
+    jwt_leeway_s: float = 30.0
+    requests_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    connections_max: int = 4096
+    connections_per_address_max: int = 0
+    write_timeout_s: float = 30.0
+    trusted_proxies: list[str] = []
+    forwarded_header: str = "x-forwarded-for"
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file. ``keys`` maps a role to a key URI."""
 
@@ -117,6 +168,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keys: dict[str, str] = {}
     ledger: LedgerSection = LedgerSection()
     serving: ServingSection = ServingSection()
+    doors: DoorsSection = DoorsSection()
     packages: str = "packages"
     trust: str = "trust"
     policy: str = "policy.yaml"
@@ -219,6 +271,42 @@ def _check(config: Config) -> None:
     for name, value, low, high in ranges:
         if not low <= value <= high:
             raise ConfigError(f"{name}: expected {low:,} to {high:,}, got {value:,}")
+    _check_doors(config.doors)
+
+
+def _check_doors(doors: DoorsSection) -> None:
+    _one_of("doors.forwarded_header", doors.forwarded_header, ("x-forwarded-for", "forwarded"))
+    parse_networks(doors.trusted_proxies, "doors.trusted_proxies")
+    for name, roles in doors.certificates.items():
+        verify_roles(roles, f"doors.certificates.{name:.80}")
+        if name.partition(":")[0] not in ("URI", "DNS", "EMAIL", "CN"):
+            raise ConfigError(
+                f"doors.certificates: expected URI:, DNS:, EMAIL: or CN: names, got {name!r:.80}"
+            )
+    for group, role in doors.jwt_roles.items():
+        verify_roles([role], f"doors.jwt_roles.{group:.80}")
+    if bool(doors.certificate) != bool(doors.key):
+        raise ConfigError("doors: expected certificate and key, got one of them")
+    if doors.client_ca and not doors.certificate:
+        raise ConfigError("doors.client_ca: expected a certificate and a key beside it, got none")
+    if doors.jwks and not (doors.jwt_issuer and doors.jwt_audience):
+        raise ConfigError("doors.jwks: expected jwt_issuer and jwt_audience beside it, got none")
+    if (doors.jwks or doors.certificates) and not doors.authenticate:
+        raise ConfigError("doors: expected authenticate = true beside jwks or certificates, got false")
+    if "://" in doors.jwks and not doors.jwks.startswith("https://"):
+        raise ConfigError(f"doors.jwks: expected a file or an https address, got {doors.jwks!r:.80}")
+    ranges: list[tuple[str, float, float, float]] = [
+        ("jwks_refresh_s", doors.jwks_refresh_s, 10, 86_400),
+        ("jwt_leeway_s", doors.jwt_leeway_s, 0, 300),
+        ("requests_per_s", doors.requests_per_s, 0, 10**9),
+        ("bytes_per_s", doors.bytes_per_s, 0, 2**50),
+        ("connections_max", doors.connections_max, 0, 2**20),
+        ("connections_per_address_max", doors.connections_per_address_max, 0, 2**20),
+        ("write_timeout_s", doors.write_timeout_s, 0.1, 3_600),
+    ]
+    for name, value, low, high in ranges:
+        if not low <= value <= high:
+            raise ConfigError(f"doors.{name}: expected {low:,} to {high:,}, got {value:,}")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -151,6 +151,18 @@ class AuthError(PellucidError):
     code, exit_code = "auth", 4
 
 
+class UnauthenticatedError(AuthError):
+    """Nobody knows who calls."""
+
+    code = "unauthenticated"
+
+
+class ForbiddenError(AuthError):
+    """Known, and not allowed."""
+
+    code = "forbidden"
+
+
 class LimitError(PellucidError):
     code, exit_code = "limit", 2
 
@@ -159,6 +171,16 @@ class TooManyError(LimitError):
     """Too many at once (HTTP 429); its parent means too large (HTTP 413)."""
 
     code = "too_many"
+
+
+class RateError(TooManyError):
+    """Faster than this caller may; ``retry_s`` says when to come again."""
+
+    code = "rate"
+
+    def __init__(self, message: str, *, retry_s: int = 1, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.retry_s = retry_s
 
 
 class DeadlineError(PellucidError):

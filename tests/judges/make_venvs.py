@@ -45,6 +45,7 @@ PYTHON_JUDGES = {
     "kserve": PythonJudge(LOCKS / "kserve.txt", (11, 12)),
     "manifests": PythonJudge(LOCKS / "manifests.txt", ANY),
     "model-signing": PythonJudge(LOCKS / "model-signing.txt", ANY),
+    "nginx": PythonJudge(LOCKS / "nginx.txt", ANY),
     "schemathesis": PythonJudge(LOCKS / "schemathesis.txt", ANY),
     "tensorrt-10": PythonJudge(LOCKS / "tensorrt-10.txt", ANY),
     "tensorrt-11": PythonJudge(LOCKS / "tensorrt-11.txt", ANY),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.app.baseline import baselines_for
 from pellucid.app.load import guardian, opener, site_policy
+from pellucid.app.whoami import about_package
 from pellucid.core.finding import Finding
 from pellucid.errors import NotFoundError, PellucidError, VerificationError
 from pellucid.serving.model import Model
@@ -262,6 +263,7 @@ def make_model(site: Site, policy: Policy, admitted: Admitted) -> Model:
         label_variance=admitted.label_variance,
         allow_nonfinite=set(words) == {"allow"},
         baselines=baselines_for(site, admitted.facts),
+        about=about_package(package),
     )
 
 

@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before anything can import onnxruntime
@@ -60,6 +61,7 @@ class Ready:
     workers: list[int]
     beside: dict[str, int]
     metrics: int | None = None
+    scheme: str = "http"
 
     def record(self) -> dict[str, Any]:
         """As one line for machines."""
@@ -143,14 +145,17 @@ def serve(
         tell: Listens where the configuration wants metrics, ``pellucid.servers.metrics.serve``.
 
     Raises:
+        ConfigError: An address beyond loopback, and doors that do not say so.
         NotFoundError: The configuration names no package.
         UnavailableError: The address is taken.
         PellucidError: No package was admitted; the last reason.
     """
+    from pellucid.app.doors import verify_open
     from pellucid.app.repository import wanted_packages
 
     settings = site.config.serving
     wanted_packages(site)  # before an epoch of nothing stands in the ledger
+    verify_open(site.config.doors, host or settings.host)
     listener = door.bind(host or settings.host, settings.port if port is None else port)
     try:
         with _sequencing(site, report) as supervisor, contextlib.ExitStack() as telling:
@@ -188,7 +193,19 @@ class _House:
         sequencer = self.supervisor.pid
         ports = _ports(self.beside)
         self.ready(
-            Ready(host, port, os.getpid(), source, models, refused, sequencer, workers, ports, self.metrics)
+            Ready(
+                host,
+                port,
+                os.getpid(),
+                source,
+                models,
+                refused,
+                sequencer,
+                workers,
+                ports,
+                self.metrics,
+                _scheme(self.site),
+            )
         )
 
 
@@ -209,6 +226,10 @@ def _sequencing(site: Site, report: Callable[[str], None]) -> Iterator[Superviso
     finally:
         if not supervisor.stop(SEQUENCER_DRAIN_S):
             report(f"sequencer: expected to finish within {SEQUENCER_DRAIN_S:.0f} s, got stopped")
+
+
+def _scheme(site: Site) -> str:
+    return "https" if site.config.doors.certificate else "http"
 
 
 def _ports(beside: Sequence[SideDoor]) -> dict[str, int]:
@@ -369,8 +390,10 @@ def make_plane(
         NotFoundError: The configuration names no package.
         PellucidError: Every package was refused; the last reason.
     """
+    from pellucid.app.doors import make_doors
     from pellucid.app.probe import LoadProbe
     from pellucid.app.repository import SiteRepository
+    from pellucid.app.whoami import about
     from pellucid.serving.dataplane import Dataplane
     from pellucid.serving.pool import Pool
     from pellucid.serving.shared_memory import Regions
@@ -383,7 +406,7 @@ def make_plane(
     if team is not None:
         team.furnish(repository, pool)
         repository.follow(team.changes)
-    return Dataplane(
+    plane = Dataplane(
         pool,
         recorder,
         clock=clock,
@@ -391,7 +414,13 @@ def make_plane(
         repository=(team or repository) if settings.model_control == "explicit" else None,
         peers=team,
         regions=Regions(inputs_max_bytes=limits.body_max_bytes) if settings.shared_memory else None,
+        doors=make_doors(site, clock, report),
     )
+    plane.manage.about = partial(about, site)
+    if site.config.doors.unsafe_open:
+        recorder.event("config", {"change": "unsafe_open"})
+        report("doors.unsafe_open: whoever reaches this address is served as it is configured")
+    return plane
 
 
 def _limits(site: Site) -> Limits:

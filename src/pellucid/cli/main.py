@@ -37,6 +37,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {  # verb -> (module, one line of hel
     "answer": ("answer", "Give the regulator's four answers about a call."),
     "export": ("export", "Write an evidence bundle that a stranger can check."),
     "keys": ("keys", "List, show and make keys."),
+    "tokens": ("tokens", "Give out, list and take back API tokens."),
     "config": ("config", "Show and check the configuration in force."),
     "adapters": ("adapters", "List what can be plugged in."),
     "demo": ("demo", "Walk the whole chain on real data."),

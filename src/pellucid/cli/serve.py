@@ -54,7 +54,7 @@ def command(
     site = open_site(site_path)
     if worker_channel is not None and worker_control is not None:
         beside = _beside(site, host, -1 if grpc_port is None else grpc_port, shared=True)
-        serve_worker(site, _door(), worker_channel, worker_control, beside=beside, report=print_report)
+        serve_worker(site, _door(site), worker_channel, worker_control, beside=beside, report=print_report)
         return
 
     def ready(now: Ready) -> None:
@@ -67,7 +67,7 @@ def command(
     if grpc_port is None and port == 0 and site.config.serving.grpc_port > 0:
         grpc_port = 0  # who asks for any free port wants no fixed one either
     beside = _beside(site, host, grpc_port)
-    door = _door()
+    door = _door(site)
     from pellucid.servers.metrics.serve import MetricsListener
 
     serve(
@@ -77,17 +77,26 @@ def command(
     sys.stdout.flush()
 
 
-def _door() -> Door:
+def _door(site: Site) -> Door:
     """The HTTP door.
 
     Raises:
+        ConfigError: Its certificate or key will not do.
         MissingExtraError: Its libraries are not installed.
     """
     try:
         from pellucid.servers.http.serve import UvicornDoor
     except ModuleNotFoundError as error:
         raise _missing(error, "") from error
-    return UvicornDoor()
+    from pellucid.app.serve import print_report
+    from pellucid.app.tls import open_tls
+    from pellucid.core.access import parse_networks
+    from pellucid.servers.http.crowd import Crowd
+
+    doors, tls = site.config.doors, open_tls(site, print_report)
+    proxies = parse_networks(doors.trusted_proxies, "doors.trusted_proxies")
+    crowd = Crowd(doors.connections_max, doors.connections_per_address_max, doors.write_timeout_s, proxies)
+    return UvicornDoor(tls.context() if tls else None, crowd)
 
 
 def _beside(site: Site, host: str | None, port: int | None, *, shared: bool = False) -> list[SideDoor]:
@@ -104,7 +113,11 @@ def _beside(site: Site, host: str | None, port: int | None, *, shared: bool = Fa
         from pellucid.servers.grpc.serve import GrpcDoor
     except ModuleNotFoundError as error:
         raise _missing(error, "; or serve without gRPC: serving.grpc_port = -1") from error
-    return [GrpcDoor(host or settings.host, port, shared=shared)]
+    from pellucid.app.serve import print_report
+    from pellucid.app.tls import open_tls
+
+    tls = open_tls(site, print_report)
+    return [GrpcDoor(host or settings.host, port, shared=shared, tls=tls)]
 
 
 def _missing(error: ModuleNotFoundError, or_else: str) -> MissingExtraError:
@@ -120,4 +133,4 @@ def _welcome(now: Ready) -> str:
     models = ", ".join(now.models)
     refused = f"; NOT served: {', '.join(now.refused)}" if now.refused else ""
     beside = "".join(f" and {name}://{now.host}:{port}" for name, port in now.beside.items())
-    return f"serving {models} on http://{now.host}:{now.port}{beside} as {now.source}{refused}"
+    return f"serving {models} on {now.scheme}://{now.host}:{now.port}{beside} as {now.source}{refused}"

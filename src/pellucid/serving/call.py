@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from pellucid.core.access import Caller
 from pellucid.core.record import Call, Row
 from pellucid.errors import PellucidError
 from pellucid.serving.answer import Answer
@@ -34,13 +35,14 @@ class OpenCall:
         queued: True once a batcher has it, and closes it unless the ledger cannot take the record.
         closed: True once its record is appended.
         counted: True when it was refused beyond the rate: it has no entry of its own.
+        caller: Who it is from, where the doors ask.
         alone: Run without neighbours, since the batch it was in failed.
         deadline: Monotonic time by which it wants to leave the queue; 0 is none.
     """
 
     __slots__ = (
-        "accepted_ns", "alone", "closed", "context", "counted", "deadline", "decoded", "n", "nbytes",
-        "parsed", "personal", "queued", "reply", "seed", "shapes", "shown", "started", "trace",
+        "accepted_ns", "alone", "caller", "closed", "context", "counted", "deadline", "decoded", "n",
+        "nbytes", "parsed", "personal", "queued", "reply", "seed", "shapes", "shown", "started", "trace",
     )  # fmt: skip
 
     shapes: tuple[tuple[int, ...], ...]
@@ -62,6 +64,7 @@ class OpenCall:
         self.seed, self.personal, self.trace = seed, personal, trace
         self.shown = trace if trace is not None else personal["trace_id"]
         self.nbytes, self.shapes, self.deadline = 0, (), 0
+        self.caller: Caller | None = None
         self.queued = self.closed = self.counted = self.alone = False
 
     def settle(self, outcome: Answer | PellucidError) -> None:

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from pellucid.errors import PellucidError, UnavailableError
+from pellucid.core.access import HEALTH, Caller
+from pellucid.errors import AuthError, PellucidError, RateError, UnavailableError
 from pellucid.ports import Clock, Recorder
 from pellucid.serving.answer import Answer
 from pellucid.serving.baseline import SAMPLE_NS
 from pellucid.serving.call import OpenCall, Reply
+from pellucid.serving.doors import Doors, Knock
 from pellucid.serving.entropy import Entropy
 from pellucid.serving.finite import verify_finite
 from pellucid.serving.limits import Limits
@@ -35,6 +37,7 @@ _TRACEPARENT: Final = re.compile(
 )
 
 
+_ORDERS: Final = frozenset({"repository", "shared_memory", "change_settings"})  # who gave one is an entry
 Read = Callable[[Signature, dict[str, str]], InferRequest]
 
 
@@ -43,6 +46,7 @@ class Dataplane:
 
     Attributes:
         manage: What is asked besides inference.
+        doors: Who may come in; ``None`` where nobody is asked and nothing is limited.
         on_drain: Called once, when new calls begin to be refused.
     """
 
@@ -56,7 +60,9 @@ class Dataplane:
         repository: Repository | None = None,
         regions: Regions | None = None,
         peers: Peers | None = None,
+        doors: Doors | None = None,
     ) -> None:
+        self.doors = doors
         self.pool, self.limits, self._recorder, self.tracer = pool, limits, recorder, pool.tracer
         self._wall, self._now = clock.now_ns, clock.monotonic_ns
         self._entropy = Entropy()
@@ -108,6 +114,54 @@ class Dataplane:
         else:
             trace = self._entropy.take(16).hex()
         return OpenCall(n, NODE_CONTEXT, accepted_ns, self._now(), self._entropy.take(32), personal, trace)
+
+    def accept_from(self, knock: Knock, traceparent: bytes | None = None) -> OpenCall:
+        """As ``accept``, from where the doors say that it comes."""
+        return self.accept(knock.peer if self.doors is None else self.doors.address(knock), traceparent)
+
+    def admit(self, call: OpenCall, knock: Knock) -> None:
+        """Let a call in; its entry commits to who it is from, also when they may not.
+
+        Raises:
+            AuthError, RateError: The door then calls ``refuse``.
+        """
+        doors = self.doors
+        if doors is None:
+            return
+        call.nbytes = knock.size
+        call.caller = caller = doors.identify(knock)
+        if caller is not None:
+            call.personal["caller"] = caller.identity
+        doors.verify(caller, "infer", call.personal.get("address", ""), knock.size)
+
+    def charge(self, call: OpenCall, size: int) -> None:
+        """Count bytes of a call that were not announced."""
+        if self.doors is not None:
+            self.doors.charge(call.caller, call.personal.get("address", ""), size)
+
+    def ask(self, action: str, knock: Knock) -> Caller | None:
+        """Who asks for something that is no inference, if they may; orders and refusals are entries.
+
+        Raises:
+            AuthError, RateError: They may not, or not now.
+            PellucidError: The ledger cannot take the order.
+        """
+        doors = self.doors
+        if doors is None or action == HEALTH:
+            return None
+        address = doors.address(knock)
+        personal = {"address": address} if address else {}
+        try:
+            caller = doors.identify(knock)
+            if caller is not None:
+                personal["caller"] = caller.identity
+            doors.verify(caller, action, address, knock.size)
+        except (AuthError, RateError) as error:
+            self.numbers.tell_refused(action, error, personal)
+            raise
+        if caller is not None and action in _ORDERS:
+            self._recorder.event("config", {"change": f"{action}_asked"}, personal)
+        return caller
 
     def key(self, call: OpenCall) -> str:
         """The call's key as its caller gets it; ``""`` when it was only counted."""

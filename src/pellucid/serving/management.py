@@ -6,10 +6,11 @@ and the same errors. Source: conformance list, sections 2 and 7.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pellucid import __version__
+from pellucid.core.access import Caller
 from pellucid.errors import FormatError, NotFoundError, PellucidError, UnavailableError
 from pellucid.ports import EventRecorder
 from pellucid.serving.configuration import model_configuration
@@ -20,6 +21,7 @@ from pellucid.serving.repository import FixedRepository, Repository, check_load,
 from pellucid.serving.settings import ask_log, ask_trace
 from pellucid.serving.shared_memory import NoRegions, Region, Regions
 from pellucid.serving.statistics import Peers, add_up
+from pellucid.serving.whoami import whoami
 
 # exactly what is served and tested; what configuration switches off is left out
 EXTENSIONS: Final = (
@@ -50,12 +52,17 @@ class Management:
         self.pool, self._recorder, self._limits, self._peers = pool, recorder, limits, peers
         self._optional = (*(CONTROL if repository else ()), *((SHARED_MEMORY,) if regions else ()))
         self.repository: Repository = repository or FixedRepository()
+        self.about: Callable[[], Mapping[str, Any]] = dict  # what this process is, from whoever furnished it
         self.regions: Regions = NoRegions() if regions is None else regions
 
     # -- of the server ----------------------------------------------------------------------------
 
     def server_metadata(self) -> dict[str, Any]:
         return {"name": "pellucid", "version": __version__, "extensions": self.extensions()}
+
+    def whoami(self, caller: Caller | None) -> dict[str, Any]:
+        """Who this process is, what it runs, who allowed it, and whom it takes the caller for."""
+        return whoami(self.about(), [batcher.model for batcher in self.pool.batchers()], caller)
 
     def extensions(self) -> list[str]:
         """Names of the extensions that are on."""

@@ -100,6 +100,7 @@ class Model:
         properties: Text pairs for the model's metadata.
         baselines: Latency baselines by bucket, frozen before; the others are made.
         allow_nonfinite: NaN and infinities in binary inputs reach the engine.
+        about: Optimisations and approvals of its package, for ``/whoami``.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Model:
     label_variance: str = "untested"
     allow_nonfinite: bool = False
     baselines: Mapping[int, Baseline] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def signature(self) -> Signature:

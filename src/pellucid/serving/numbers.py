@@ -8,7 +8,7 @@ its entry. Numbers parked like that are closed with the count.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pellucid.core.record import Call
@@ -51,16 +51,33 @@ class Numbers:
         A disk that cannot take the entry now is like a rate that is exceeded: the number goes to the
         next call, so that a full disk uses up no numbers.
         """
-        now = self._now()
-        passed = max(0, now - self._filled_ns)  # the clock may have been set back
-        filled = self._tokens + passed * self._limits.refusals_per_s / 1e9
-        self._tokens, self._filled_ns = min(filled, float(self._limits.refusals_burst)), now
+        self._fill()
         if self._tokens >= 1 and self._is_closed(call):
             self._tokens -= 1
             return True
         self._parked.append(call.n)
         self._count(numbered=True)
         return False
+
+    def _fill(self) -> None:
+        now = self._now()
+        passed = max(0, now - self._filled_ns)  # the clock may have been set back
+        filled = self._tokens + passed * self._limits.refusals_per_s / 1e9
+        self._tokens, self._filled_ns = min(filled, float(self._limits.refusals_burst)), now
+
+    def tell_refused(self, action: str, error: PellucidError, personal: Mapping[str, str]) -> None:
+        """An entry for a refused request that is no call, or a count of it."""
+        data = {"kind": "refused_at_door", "action": action, "error": error.code}
+        self._fill()
+        if self._tokens >= 1:
+            try:
+                self._recorder.event("alert", data, personal)
+            except UnavailableError:
+                pass
+            else:
+                self._tokens -= 1
+                return
+        self._count(numbered=False)
 
     def _is_closed(self, call: Call) -> bool:
         try:

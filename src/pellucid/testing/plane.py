@@ -143,8 +143,11 @@ def exchange(plane: Dataplane, requests: Sequence[tuple[Any, ...]]) -> list[Repl
 
 
 @contextmanager
-def running(plane: Dataplane, beside: Sequence[SideDoor] = ()) -> Iterator[int]:
-    """The door on a free port of the loopback, on a thread of its own; gives the port."""
+def running(plane: Dataplane, beside: Sequence[SideDoor] = (), **more: Any) -> Iterator[int]:
+    """The door on a free port of the loopback, on a thread of its own; gives the port.
+
+    ``more``: ``tls`` and ``crowd`` of ``servers.http.serve.run``.
+    """
     listener = bind("127.0.0.1", 0)
     ready = threading.Event()
     stop: list[Any] = []
@@ -164,6 +167,7 @@ def running(plane: Dataplane, beside: Sequence[SideDoor] = ()) -> Iterator[int]:
             on_server=stop.append,
             opened=opened,
             closed=closed,
+            **more,
         )
 
     thread = threading.Thread(target=serve, name="door")

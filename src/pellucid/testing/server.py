@@ -64,7 +64,7 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        return f"http://{self.ready['host']}:{self.port}"
+        return f"{self.ready['scheme']}://{self.ready['host']}:{self.port}"
 
     @property
     def pid(self) -> int:

@@ -23,6 +23,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from pellucid.app.tls import Tls, TlsFiles
 from pellucid.errors import UnavailableError
 from pellucid.servers.grpc.messages import SERVICE
 from pellucid.servers.grpc.service import Service
@@ -60,11 +61,13 @@ class GrpcDoor:
     Args:
         port: 0 takes any free one; what it became stands in ``port`` once open or held.
         shared: Other processes listen on the same port, and the system shares out connections.
+        tls: Every connection speaks it.
     """
 
     name = "grpc"
 
-    def __init__(self, host: str, port: int, *, shared: bool = False) -> None:
+    def __init__(self, host: str, port: int, *, shared: bool = False, tls: Tls | None = None) -> None:
+        self._tls = tls
         self._host, self.port, self._shared = host, port, shared
         self._server: Any = None
         self._health: Any = None
@@ -112,7 +115,12 @@ class GrpcDoor:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         host = f"[{self._host}]" if ":" in self._host else self._host
         try:
-            port = server.add_insecure_port(f"{host}:{self.port}")
+            where = f"{host}:{self.port}"
+            port = (
+                server.add_secure_port(where, credentials(self._tls))
+                if self._tls
+                else server.add_insecure_port(where)
+            )
         except RuntimeError as error:
             raise self._taken() from error
         await self._tell()
@@ -157,3 +165,24 @@ class GrpcDoor:
             ("grpc.max_metadata_size", METADATA_MAX),
             ("grpc.max_connection_idle_ms", IDLE_S * 1000),
         ]
+
+
+def credentials(tls: Tls) -> Any:
+    """What a gRPC server needs of TLS; files that were replaced are taken up at the next connection."""
+    given = tls.files()
+
+    def configuration(files: TlsFiles) -> Any:
+        return grpc.ssl_server_certificate_configuration([(files.key, files.chain)], files.authorities)
+
+    def newest() -> Any:
+        nonlocal given
+        files = tls.files()
+        if files is given:
+            return None  # nothing new
+        given = files
+        return configuration(files)
+
+    required = given.authorities is not None
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(given), newest, require_client_authentication=required
+    )

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final, NoReturn
-from urllib.parse import unquote
 
 import grpc
 
-from pellucid.errors import LimitError, PellucidError, TooManyError, UnavailableError
+from pellucid.errors import AuthError, LimitError, PellucidError, RateError, TooManyError, UnavailableError
 from pellucid.servers.grpc.asked import ASKED, RefusedError
+from pellucid.servers.grpc.callers import action_of, knock_of
 from pellucid.servers.grpc.codec import read_request
 from pellucid.servers.grpc.messages import SERVICE, InferRequest, StreamResponse, read_message
 from pellucid.servers.grpc.statuses import STATUSES
 from pellucid.serving.answer import Answer
 from pellucid.serving.call import OpenCall
 from pellucid.serving.dataplane import Dataplane
+from pellucid.serving.doors import Knock
 
 Context = Any  # grpc.aio.ServicerContext, which has no types
 Method = Callable[[Any, Any], Awaitable[bytes]]
@@ -40,7 +41,7 @@ class Service:
 
     def handler(self, guard: Callable[[Method], Method]) -> Any:
         """What a ``grpc.aio`` server takes in; ``guard`` wraps each method against faults of ours."""
-        unary: dict[str, Method] = {name: partial(self._ask, row) for name, row in ASKED.items()}
+        unary: dict[str, Method] = {name: partial(self._ask, name) for name in ASKED}
         unary["ModelInfer"] = self.infer
         methods: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(guard(method)) for name, method in unary.items()
@@ -48,12 +49,11 @@ class Service:
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self.stream)
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def _ask(
-        self, row: tuple[Any, Callable[[Dataplane, Any], Awaitable[Any]]], raw: bytes, context: Context
-    ) -> bytes:
-        kind, answer = row
+    async def _ask(self, name: str, raw: bytes, context: Context) -> bytes:
+        kind, answer = ASKED[name]
         self.busy += 1
         try:
+            self._plane.ask(action_of(name), knock_of(context, self._plane.doors, len(raw)))
             told = await answer(self._plane, read_message(kind, raw))
         except RefusedError as error:
             await context.abort(error.code, str(error))
@@ -68,11 +68,11 @@ class Service:
 
     async def infer(self, raw: bytes, context: Context) -> bytes:
         """One inference call, recorded whatever happens."""
-        call = await self._accept(context)
+        call, knock = await self._accept(context, len(raw))
         self.busy += 1
         try:
             try:
-                answer = await self._run(call, raw, context)
+                answer = await self._run(call, knock, raw, context)
             except PellucidError as error:
                 await _abort(context, self._refuse(call, error), self._marks(call))
             context.set_trailing_metadata((("pellucid-call", answer.call), ("pellucid-trace", answer.trace)))
@@ -84,20 +84,22 @@ class Service:
     async def stream(self, messages: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         """Inference calls one after the other; an error is an answer, and the stream goes on."""
         async for raw in messages:
-            call = await self._accept(context)
+            call, knock = await self._accept(context, len(raw))
             self.busy += 1
             try:
-                told = await self._streamed(call, raw, context)
+                told = await self._streamed(call, knock, raw, context)
             finally:
                 self.busy -= 1
                 self._plane.abandon(call)
             yield told
 
-    async def _streamed(self, call: OpenCall, raw: bytes, context: Context) -> bytes:
+    async def _streamed(self, call: OpenCall, knock: Knock, raw: bytes, context: Context) -> bytes:
         reply = StreamResponse()
         try:
-            answer = await self._run(call, raw, context)
+            answer = await self._run(call, knock, raw, context)
             reply.infer_response.MergeFromString(answer.body)
+        except AuthError as error:  # of a stranger's stream there is nothing more to hear
+            await _abort(context, self._refuse(call, error), self._marks(call))
         except PellucidError as error:
             reply.error_message = _text(self._refuse(call, error))
             reply.infer_response.id = call.personal.get("request_id", "")
@@ -107,18 +109,19 @@ class Service:
         done: bytes = reply.SerializeToString()
         return done
 
-    async def _accept(self, context: Context) -> OpenCall:
+    async def _accept(self, context: Context, size: int) -> tuple[OpenCall, Knock]:
         sent = dict(context.invocation_metadata() or ())
         trace = sent.get("traceparent")
+        knock = knock_of(context, self._plane.doors, size)
         try:
-            return self._plane.accept(
-                _address(context.peer()), trace.encode() if isinstance(trace, str) else trace
-            )
+            call = self._plane.accept_from(knock, trace.encode() if isinstance(trace, str) else trace)
         except PellucidError as error:
             await _abort(context, error)
+        return call, knock
 
-    async def _run(self, call: OpenCall, raw: bytes, context: Context) -> Answer:
+    async def _run(self, call: OpenCall, knock: Knock, raw: bytes, context: Context) -> Answer:
         plane = self._plane
+        plane.admit(call, knock)
         if len(raw) > plane.limits.body_max_bytes:
             raise LimitError(
                 f"message: expected at most {plane.limits.body_max_bytes:,} bytes, got {len(raw):,}",
@@ -150,14 +153,7 @@ def _text(error: PellucidError) -> str:
 
 async def _abort(context: Context, error: PellucidError, marks: Metadata = ()) -> NoReturn:
     if isinstance(error, (UnavailableError, TooManyError)):
-        marks = (*marks, ("grpc-retry-pushback-ms", RETRY_MS))
+        wait_ms = str(error.retry_s * 1000) if isinstance(error, RateError) else RETRY_MS
+        marks = (*marks, ("grpc-retry-pushback-ms", wait_ms))
     await context.abort(STATUSES[type(error)], _text(error), marks)
     raise AssertionError("abort raises")
-
-
-def _address(peer: str) -> str:
-    """Address of ``ipv4:1.2.3.4:5``, ``ipv6:%5B::1%5D:5`` or ``unix:path``."""
-    kind, _, rest = peer.partition(":")
-    if kind not in ("ipv4", "ipv6"):
-        return ""
-    return unquote(rest).rpartition(":")[0].strip("[]")

@@ -20,6 +20,7 @@ _OWN: Final[dict[type[PellucidError], StatusCode]] = {
     errors.ReplayMismatchError: StatusCode.ABORTED,
     errors.ErasedError: StatusCode.NOT_FOUND,
     errors.AuthError: StatusCode.UNAUTHENTICATED,
+    errors.ForbiddenError: StatusCode.PERMISSION_DENIED,
     errors.LimitError: StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlineError: StatusCode.DEADLINE_EXCEEDED,
     errors.UnavailableError: StatusCode.UNAVAILABLE,

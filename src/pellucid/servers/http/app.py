@@ -10,7 +10,15 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from pellucid.errors import EncodingError, FormatError, PellucidError, TooManyError, UnavailableError
+from pellucid.errors import (
+    AuthError,
+    EncodingError,
+    FormatError,
+    PellucidError,
+    RateError,
+    TooManyError,
+    UnavailableError,
+)
 from pellucid.servers.http.body import (
     COMPRESS_MIN,
     ENCODINGS,
@@ -20,6 +28,7 @@ from pellucid.servers.http.body import (
     inflate,
     read_body,
 )
+from pellucid.servers.http.callers import action_of, knock_of
 from pellucid.servers.http.routes import Route, find_route
 from pellucid.servers.http.statuses import STATUSES
 from pellucid.servers.http.telling import BODY_MAX, tell
@@ -64,14 +73,15 @@ class HttpDoor:
     async def infer(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         """One inference call, recorded whatever happens."""
         headers = dict(scope["headers"])
-        client = scope["client"]
+        knock = knock_of(scope, self.plane.doors)
         try:
-            call = self.plane.accept(client[0] if client else "", headers.get(b"traceparent"))
+            call = self.plane.accept_from(knock, headers.get(b"traceparent"))
         except PellucidError as error:
             await _send(send, *error_of(error))
             return
         try:
             try:
+                self.plane.admit(call, knock)
                 answer = await self._run(call, route, scope["headers"], headers, receive)
             except PellucidError as error:
                 told = self.refuse(call, error)
@@ -101,6 +111,8 @@ class HttpDoor:
         route.verify()
         length = header_length(headers.get(_LENGTH))
         body = await self._body(sent, headers, receive, self.plane.limits.body_max_bytes)
+        if b"content-length" not in headers:
+            self.plane.charge(call, len(body))
         return await self.plane.infer(call, route.model, route.version, body, length)
 
     async def _body(
@@ -138,11 +150,13 @@ class HttpDoor:
             await _send(send, 405, *error_of(error, [(b"allow", allowed.encode())])[1:])
             return
         try:
+            knock = knock_of(scope, self.plane.doors)
+            caller = self.plane.ask(action_of(route.kind, method), knock)
             route.verify()
             body = b""
             if method == "POST":
                 body = await self._body(scope["headers"], dict(scope["headers"]), receive, BODY_MAX)
-            kind, told = await tell(self.plane, route, method, body)
+            kind, told = await tell(self.plane, route, method, body, caller)
         except PellucidError as error:
             await _send(send, *error_of(error))
             return
@@ -198,8 +212,10 @@ def error_of(error: PellucidError, more: Iterable[tuple[bytes, bytes]] = ()) -> 
     if status == 415:
         headers.append((b"accept-encoding", b"gzip, deflate"))
     if isinstance(error, (UnavailableError, TooManyError)):
-        headers.append((b"retry-after", b"1"))
-    if status == 413:
+        headers.append((b"retry-after", b"%d" % (error.retry_s if isinstance(error, RateError) else 1)))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if status == 413 or isinstance(error, AuthError):  # what still comes is nobody's to read
         headers.append((b"connection", b"close"))
     told = {"error": error.message} | ({"hint": error.hint} if error.hint else {})
     return status, headers, json.dumps(told).encode()

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from pellucid.errors import PellucidError
 from pellucid.servers.http.app import FAULT, HttpDoor, answer_of, error_of, header_length
 from pellucid.servers.http.body import COMPRESS_MIN
+from pellucid.servers.http.callers import short_knock
 from pellucid.servers.http.protocol import DoorProtocol, is_host
 from pellucid.servers.http.routes import Route, find_route
 from pellucid.serving.answer import Answer
@@ -62,9 +63,15 @@ class FastCycle:
     def run(self, route: Route, headers: dict[bytes, bytes], body: bytes) -> None:
         """Hand the call to its batcher, or answer why not."""
         plane, client = self._door.plane, self._protocol.client
+        peer, trace = client[0] if client else "", headers.get(b"traceparent")
         call: OpenCall | None = None
         try:
-            self._call = call = plane.accept(client[0] if client else "", headers.get(b"traceparent"))
+            if plane.doors is None:
+                self._call = call = plane.accept(peer, trace)
+            else:
+                knock = short_knock(peer, headers, self._protocol.names, len(body), plane.doors)
+                self._call = call = plane.accept_from(knock, trace)
+                plane.admit(call, knock)
             length = header_length(headers.get(_LENGTH)) if _LENGTH in headers else None
             plane.start(call, route.model, route.version, body, length, self)
         except PellucidError as error:

@@ -31,6 +31,7 @@ _DESCRIPTIONS: Final = {
     "cuda_status": "Registered CUDA shared memory: none",
     "cuda_register": "Not offered",
     "cuda_unregister": "Forget CUDA shared memory: nothing to do",
+    "whoami": "Who this pod is, what it runs, and who allowed it",
     "openapi": "This document",
     "proto": "Messages and service of the gRPC door",
 }
@@ -121,6 +122,13 @@ SCHEMAS: Final[dict[str, Schema]] = {
         )
     ),
     "cuda_status": _list({"type": "object"}, maxItems=0),
+    "whoami": _object(
+        ["who", "what", "allowed", "caller"],
+        who={"type": "object"},
+        what={"type": "object"},
+        allowed={"type": "object"},
+        caller={"type": ["object", "null"]},
+    ),
     "settings": {"type": "object"},
     "parameters": {
         "type": "object",
@@ -202,7 +210,22 @@ _BODIES: Final = {
     "infer": "infer", "index": "asked_index", "load": "asked_load", "unload": "asked_unload",
     "trace": "asked_trace", "logging": "asked_logging", "shm_register": "asked_region",
 }  # fmt: skip
-_ERRORS: Final = ("400", "403", "404", "405", "413", "414", "415", "422", "429", "431", "500", "503", "504")
+_ERRORS: Final = (
+    "400",
+    "401",
+    "403",
+    "404",
+    "405",
+    "413",
+    "414",
+    "415",
+    "422",
+    "429",
+    "431",
+    "500",
+    "503",
+    "504",
+)
 
 
 def document() -> Schema:
@@ -215,7 +238,14 @@ def document() -> Schema:
             "description": "Tensors may travel as bytes behind the JSON: docs/reference/http.md.",
         },
         "paths": {path: _path(path, *row) for path, row in ENDPOINTS.items()},
-        "components": {"schemas": SCHEMAS},
+        "components": {
+            "schemas": SCHEMAS,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "mtls": {"type": "mutualTLS"},
+            },
+        },
+        "security": [{}, {"bearer": []}, {"mtls": []}],  # which of them, the site says
     }
 
 

@@ -12,10 +12,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
+import struct
 from typing import Any, ClassVar, Final
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from pellucid.core.certificate import certificate_names
+from pellucid.servers.http.crowd import PACE_BYTES_PER_S, Crowd
 
 URL_MAX: Final = 8_192  # limit: bytes of a request target
 HEADERS_MAX: Final = 32_768  # limit: bytes of all headers of a request
@@ -38,13 +43,14 @@ class _Transport:
     client that still sends."""
 
     __slots__ = (
-        "_head", "_owner", "_transport", "_write", "get_extra_info", "lingering", "pause_reading",
-        "resume_reading",
+        "_head", "_owner", "_transport", "_write", "get_extra_info", "get_write_buffer_size", "lingering",
+        "pause_reading", "resume_reading",
     )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport, owner: DoorProtocol) -> None:
         self._transport, self._owner, self.lingering, self._head = transport, owner, False, b""
         self._write, self.get_extra_info = transport.write, transport.get_extra_info
+        self.get_write_buffer_size = transport.get_write_buffer_size
         self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
 
     def write(self, data: bytes) -> None:
@@ -80,11 +86,18 @@ class _Transport:
             self._transport.close()
             return
         self.lingering = True
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # TLS knows no half that is closed: the client sees our answer
+            self._transport.write_eof()
         self._owner.flow.resume_reading()
         self._owner.loop.call_later(LINGER_S, self._transport.abort)
 
     def cut(self) -> None:
+        self._transport.abort()
+
+    def reset(self) -> None:
+        """Cut, and have the system forget what nobody has read."""
+        if (connection := self._transport.get_extra_info("socket")) is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
 
@@ -92,6 +105,7 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
     """One connection."""
 
     _standing: ClassVar[tuple[Any, bytes]] = (None, b"")
+    crowd: ClassVar[Crowd] = Crowd()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -100,13 +114,28 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._head_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
+        self.names: tuple[str, ...] = ()  # of the client's certificate
+        self._address: str | None = None  # as it was counted
+        self._pace_timer: asyncio.TimerHandle | None = None
         self._ended = self._deaf = self._in_head = self._muted = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(_Transport(transport, self))
+        if (tls := transport.get_extra_info("ssl_object")) is not None:
+            self.names = certificate_names(tls.getpeercert(True) or b"")
+        address = self.client[0] if self.client else ""
+        if not self.crowd.enter(address):
+            self._refusal = (503, "server: expected fewer connections at once, got one too many")
+            self.send_400_response("")
+            return
+        self._address = address
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._address is not None:
+            self.crowd.leave(self._address)
+        if self._pace_timer is not None:
+            self._pace_timer.cancel()
         self._disarm()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -125,6 +154,31 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._dropped += len(data)
         if self._dropped > LINGER_BYTES:
             self.transport.cut()
+
+    # -- slow readers -----------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """The client does not take what it asked for: it has to get on with it."""
+        super().pause_writing()
+        self._watch_pace()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._pace_timer is not None:
+            self._pace_timer.cancel()
+            self._pace_timer = None
+
+    def _watch_pace(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._pace_timer = self.loop.call_later(self.crowd.write_timeout_s, self._look_at_pace, left)
+
+    def _look_at_pace(self, before: int) -> None:
+        self._pace_timer = None
+        taken = before - self.transport.get_write_buffer_size()
+        if taken < self.crowd.write_timeout_s * PACE_BYTES_PER_S:
+            self.transport.reset()
+        else:
+            self._watch_pace()
 
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
@@ -207,6 +261,8 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
             return
         super().on_message_begin()
         self._head_size, self._in_head = 0, True
+        if self.names:
+            self.scope["names"] = self.names
 
     def on_url(self, url: bytes) -> None:
         if self._muted:

@@ -76,6 +76,7 @@ ENDPOINTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "/v2/repository/models/{model}/unload": ("unload", POST),
     "/v2/trace/setting": ("trace", BOTH),
     "/v2/logging": ("logging", BOTH),
+    "/whoami": ("whoami", GET),
     "/openapi.json": ("openapi", GET),
     "/inference.proto": ("proto", GET),
     **{base + rest: row for base in (MODEL, VERSION) for rest, row in _OF_MODELS.items()},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 import sys
 import threading
 import traceback
@@ -22,6 +23,7 @@ from pellucid.app.serve import SideDoor
 from pellucid.errors import UnavailableError
 from pellucid.servers.http.app import FAULT, App, HttpDoor, Scope, Send, make_app
 from pellucid.servers.http.body import Receive
+from pellucid.servers.http.crowd import Crowd
 from pellucid.servers.http.fast import FastProtocol
 from pellucid.serving.dataplane import Dataplane
 
@@ -32,6 +34,7 @@ _HANDED_MAX: Final = 64  # limit: connections taken in before requests are looke
 RETIRE: Final = b"r"  # from the parent: no more connections come
 RETIRE_MAX_S: Final = KEEP_ALIVE_S + 30.0  # limit: idle connections end by themselves before
 _LOOK_S: Final = 0.1
+HANDSHAKE_S: Final = 15.0  # limit: as for a head
 GRACE_S: Final = 30  # limit: how long answers in flight may take at a stop
 
 
@@ -144,7 +147,11 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
             )
             return made
 
-        task = loop.create_task(loop.connect_accepted_socket(protocol, connection))
+        tls = self.config.ssl
+        joining = loop.connect_accepted_socket(
+            protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S if tls else None
+        )
+        task = loop.create_task(joining)
         self._joining.add(task)
         task.add_done_callback(self._joined)
 
@@ -169,6 +176,8 @@ def run(
     on_server: Callable[[uvicorn.Server], None] | None = None,
     opened: Step = _nothing,
     closed: Step = _nothing,
+    tls: ssl.SSLContext | None = None,
+    crowd: Crowd | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until the server's ``should_exit`` is set.
 
@@ -179,10 +188,12 @@ def run(
         handed: ``listener`` is a channel over which a parent hands connections.
         on_server: Gets the server before it starts.
         opened, closed: Awaited when it listens, and beside its stop: for doors next to this one.
+        tls: Every connection speaks it.
+        crowd: Limits of connections.
     """
     config = uvicorn.Config(
         answer_faults(make_app(door)),
-        http=type("BoundProtocol", (FastProtocol,), {"door": door}),
+        http=type("BoundProtocol", (FastProtocol,), {"door": door, "crowd": crowd or Crowd()}),
         loop="uvloop",
         ws="none",
         lifespan="off",
@@ -190,7 +201,7 @@ def run(
         log_config=None,
         log_level="error",  # what a client did wrong is in its answer and in the ledger
         server_header=False,
-        proxy_headers=False,  # an address is what the socket says; trusted proxies are a later door
+        proxy_headers=False,  # whose word counts is for ``serving.doors`` to say
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
@@ -199,6 +210,8 @@ def run(
     def retire() -> None:
         door.retiring = True
 
+    config.load()
+    config.ssl = tls
     server = _Server(config, started, drain, listener if handed else None, opened, closed, retire)
 
     async def serve() -> None:
@@ -213,6 +226,9 @@ def run(
 
 class UvicornDoor:
     """The HTTP door as ``app.serve`` takes it."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None, crowd: Crowd | None = None) -> None:
+        self._tls, self._crowd = tls, crowd
 
     def bind(self, host: str, port: int) -> socket.socket:
         """Bound socket, not yet listening.
@@ -244,6 +260,8 @@ class UvicornDoor:
             handed=handed,
             opened=opened,
             closed=closed,
+            tls=self._tls,
+            crowd=self._crowd,
         )
 
 

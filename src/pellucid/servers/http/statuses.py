@@ -19,6 +19,7 @@ _OWN: Final[dict[type[PellucidError], int]] = {
     errors.ReplayMismatchError: 409,
     errors.ErasedError: 410,
     errors.AuthError: 401,
+    errors.ForbiddenError: 403,
     errors.LimitError: 413,
     errors.TooManyError: 429,
     errors.DeadlineError: 504,

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pellucid.core.access import Caller
 from pellucid.servers.http.openapi import document
 from pellucid.servers.http.routes import Route
 from pellucid.serving.dataplane import Dataplane
@@ -22,6 +23,7 @@ Members = dict[str, Any]
 _encode: Final = msgspec.json.Encoder().encode
 _JSON: Final = b"application/json"
 NOTHING: Final = b""
+WHOAMI: Final = "whoami"
 
 
 def members_of(body: bytes) -> Members:
@@ -33,7 +35,9 @@ def members_of(body: bytes) -> Members:
     return object_of(decode_strict(body), "body") if body else {}
 
 
-async def tell(plane: Dataplane, route: Route, method: str, body: bytes) -> Told:
+async def tell(
+    plane: Dataplane, route: Route, method: str, body: bytes, caller: Caller | None = None
+) -> Told:
     """Answer of an endpoint.
 
     Raises:
@@ -41,7 +45,9 @@ async def tell(plane: Dataplane, route: Route, method: str, body: bytes) -> Told
     """
     if (page := _PAGES.get(route.kind)) is not None:
         return page()
-    if method == "POST":
+    if route.kind == WHOAMI:
+        value: Any = plane.manage.whoami(caller)
+    elif method == "POST":
         value = await _ASKED[route.kind](plane, route, members_of(body))
     else:
         value = _TOLD[route.kind](plane, route)
@@ -146,4 +152,4 @@ def _proto() -> Told:
 
 
 _PAGES: Final[dict[str, Callable[[], Told]]] = {"openapi": _openapi, "proto": _proto}
-KINDS: Final = frozenset({*_TOLD, *_ASKED, *_PAGES, "infer"})
+KINDS: Final = frozenset({*_TOLD, *_ASKED, *_PAGES, WHOAMI, "infer"})
