@@ -67,6 +67,12 @@ def test_no_reason_is_invented() -> None:
     found = compare(a, b)
     assert found.differences[0].reason == f"{UNKNOWN}; what went in differs: target sm80 in A, sm89 in B"
     assert [d.subject for d in found.differences if d.section == "recipe"] == ["target", "gate"]
+    words = "layer a runs t in A and u in B"
+    assert found.first == f"target sm80 in A, sm89 in B, the likely cause: {words}"
+    a, b = (side(kernel("a", precision=p), recipe=r) for p, r in zip(("FP32", "FP16"), recipes, strict=True))
+    assert compare(a, b).first.startswith(
+        "target sm80 in A, sm89 in B, the likely cause: layer a computes in"
+    )
 
 
 def test_precision_is_explained_by_the_recipe_or_by_a_typed_graph() -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pellucid.app.quant import Dependent, Dependents, Quantised, Step
     from pellucid.core.calibration_ranges import RangeChange, TensorRange
+    from pellucid.core.trust import TrustedPackage
 
 _SHOWN_MAX = 20  # limit: rows on a screen; --json has them all
 
@@ -156,7 +157,8 @@ def _rows(found: Quantised) -> list[tuple[str, Any]]:
     package, calibration, ranges = found.package, found.calibration, found.ranges
     rows: list[tuple[str, Any]] = [
         ("package", package.digest), ("precision", package.precision),
-        ("quantised operations", package.facts.get("quantized_ops_count")),
+        ("quantised operators of the graph", _operators(package)),
+        ("engine layers that compute quantised", package.facts.get("quantized_ops_count")),
     ]  # fmt: skip
     if calibration is None or ranges is None:
         return [*rows, ("calibration", "none: this precision needs no data")]
@@ -171,6 +173,13 @@ def _rows(found: Quantised) -> list[tuple[str, Any]]:
         rows.append((f"slice {each['name']}", shares))
     versions = ", ".join(f"{name} {version}" for name, version in sorted(ranges.bound["versions"].items()))
     return [*rows, ("graph", ranges.bound["model"]), ("made with", versions)]
+
+
+def _operators(package: TrustedPackage) -> int | None:
+    import json
+
+    raw = package.files.get("precision.json")
+    return len(json.loads(raw).get("quantised") or ()) if raw is not None else None
 
 
 def _tensor(tensor: TensorRange) -> dict[str, Any]:
