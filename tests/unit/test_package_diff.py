@@ -151,8 +151,8 @@ def test_graph_ranges_accuracy_memory_warnings_bytes() -> None:
     words = [d.words for d in found.differences]
     assert words == [
         "accuracy: device.top1 is 0.98 in A and 0.90 in B",
-        "graph: 1 nodes only in A: gone (Relu)",
-        "graph: 1 nodes only in B: new (Relu)",
+        "graph: 1 node only in A: gone (Relu)",
+        "graph: 1 node only in B: new (Relu)",
         "graph: node a is Conv in A and Gemm in B",
         "range of x: [-1, 1] in A, [-1, 3] in B (50% of the wider)",
         "memory: weights_bytes is 10 bytes in A and 20 in B",

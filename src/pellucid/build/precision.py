@@ -56,7 +56,7 @@ def _float(model: bytes, said: str) -> Precise:
     after = graph.encode(halved.model)
     subnormal = sum(item["subnormal"] + item["flushed"] for item in halved.initialisers)
     notes = (
-        [f"precision: {subnormal:,} weights are below what {said} holds in full precision, or became 0"]
+        [f"precision: {counted(subnormal, 'weight')} below what {said} holds in full precision, or 0 in it"]
         if subnormal
         else []
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pellucid.cli.output import emit, json_option, pairs, site_option, table, working
+from pellucid.core.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,9 @@ def history_(model: str, site_path: Path | None, *, as_json: bool) -> None:
     def render(console: Console) -> None:
         columns = ("version", "precision", "method", "data", "samples", "times", "source", "moved most")
         whole = ("version", "precision", "method", "data", "samples")
-        console.print(table(f"{model}: {len(steps)} packages", columns, map(_step, steps), whole=whole))
+        console.print(
+            table(f"{model}: {counted(len(steps), 'package')}", columns, map(_step, steps), whole=whole)
+        )
         for name, reason in kept.refused:
             console.print(f"not believed  {name}: {reason}", style="yellow", markup=False)
 

@@ -27,6 +27,7 @@ from pellucid.core.package_diff_layers import (
     compare_layers,
 )
 from pellucid.core.package_diff_sides import Side
+from pellucid.core.words import counted
 from pellucid.errors import FormatError
 
 SECTIONS: Final = (
@@ -235,7 +236,7 @@ def _graph(a: Side, b: Side) -> Iterator[Difference]:
         if names:
             listed = ", ".join(f"{shown(n)} ({(side.nodes or {})[n]})" for n in names[:_LISTED_MAX])
             more = f" and {len(names) - _LISTED_MAX} more" if len(names) > _LISTED_MAX else ""
-            words = f"graph: {len(names)} nodes only in {where}: {listed}{more}"
+            words = f"graph: {counted(len(names), 'node')} only in {where}: {listed}{more}"
             counts = (str(len(names)), "0") if where == "A" else ("0", str(len(names)))
             yield Difference(GRAPH, "graph", f"nodes only in {where}", *counts, words, weight=len(names))
     for name in sorted(a.nodes.keys() & b.nodes.keys()):
