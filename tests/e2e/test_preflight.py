@@ -65,12 +65,12 @@ def test_every_finding_is_told_at_once(tmp_path: Path) -> None:
     assert not done.buildable
     assert rules(done, "refused") == {"axes"}
     assert rules(done, "risk") == {"random"}
-    assert rules(done, "note") == {"names", "types.fp16"}
+    assert rules(done, "note") == {"names"}
     said = {finding.where: finding for finding in done.findings}
     assert "could speak as the builder" in said["node 'conv1\\nMax Scratch Memory: 1 bytes'"].what
     assert any("longer than 200" in finding.what for finding in done.findings)
     assert any("several nodes each ('relu2')" in finding.what for finding in done.findings)
-    assert any("1 nodes without a name" in finding.what for finding in done.findings)
+    assert any("1 node without a name" in finding.what for finding in done.findings)
     assert said["tensor 'b1'"].what == "1 of 8 values beyond 65504, which FP16 has no number for"
     assert "shapes: {image: [-1, 1, ?, 8]}" in said["input 'image'"].fix
     assert [f.severity for f in done.findings] == sorted((f.severity for f in done.findings), key=ORDER.index)
@@ -83,7 +83,7 @@ ORDER = ["refused", "risk", "note"]
 def test_a_recipe_fixes_what_it_says_and_judges_what_is_left(tmp_path: Path) -> None:
     said = {
         "name": "m", "version": "1", "backend": "onnxruntime", "target": "cpu", "model": "model.onnx",
-        "shapes": {"image": [-1, 1, 8, 8]}, "precision": "fp16",
+        "shapes": {"image": [-1, 1, 8, 8]}, "precision": "fp16", "validation": {"data": "rows.npz"},
         "reasons": [{"choice": "precision", "reason": "to see the risk", "reviewer": "a test"}],
     }  # fmt: skip
     recipe = tmp_path / "recipe.yaml"
@@ -288,3 +288,69 @@ def test_a_model_that_kills_its_reader_is_an_outcome_and_the_rest_goes_on(tmp_pa
     assert [(o.model, o.built, o.stage, o.reason) for o in outcomes] == [
         ("x/a", True, "", ""), ("x/b", False, "crash", "exit 9"), ("x/c", True, "", ""),
     ]  # fmt: skip
+
+
+# -- what pellucid knows of its builders ----------------------------------------------------------
+
+
+def for_rtx(folder: Path, raw: bytes, **changes: Any) -> Foreseen:
+    """Judged by a recipe of TensorRT-RTX."""
+    said = {
+        "name": "m", "version": "1", "backend": "tensorrt-rtx", "target": "sm89", "model": "m.onnx",
+        "licence_ack": True, "buckets": [1, 4],
+        "reasons": [
+            {"choice": choice, "reason": "to see it", "reviewer": "a test"}
+            for choice in ("precision", "workspace_bytes")
+        ],
+    }  # fmt: skip
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(said | changes))
+    (done,) = preflight(file(folder, raw), recipe)
+    return done
+
+
+def test_fp32_matrix_products_are_refused_for_sm75_and_taken_in_fp16(tmp_path: Path) -> None:
+    needs_rtx()
+    done = for_rtx(tmp_path, digits_like(), target="sm75")
+    found = [finding for finding in done.findings if finding.rule == "target"]
+    assert {finding.severity for finding in found} == {"refused"}
+    assert all(
+        "FP32 matrix product" in finding.what and "precision: fp16" in finding.fix for finding in found
+    )
+    assert not done.buildable
+    half = for_rtx(tmp_path, digits_like(), target="sm75", precision="fp16", validation={"data": "rows.npz"})
+    assert half.buildable
+    (built,) = survey("tensorrt-rtx", [("digits", tmp_path / "model.onnx")], changes={"target": "sm75"})
+    assert built.foreseen
+    assert not built.built
+    assert "FP32 GEMM" in built.reason
+
+
+def test_a_small_workspace_is_a_risk(tmp_path: Path) -> None:
+    needs_rtx()
+    assert rules(for_rtx(tmp_path, digits_like(), workspace_bytes=2**20), "risk") == {"workspace"}
+    assert rules(for_rtx(tmp_path, digits_like(), workspace_bytes=2**24), "risk") == set()
+
+
+def test_a_precision_that_changes_numbers_is_refused_without_a_validation_set(tmp_path: Path) -> None:
+    said = {
+        "name": "m", "version": "1", "backend": "onnxruntime", "target": "cpu", "model": "m.onnx",
+        "precision": "fp16", "reasons": [{"choice": "precision", "reason": "to see", "reviewer": "a test"}],
+    }  # fmt: skip
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(said))
+    (done,) = preflight(file(tmp_path, digits_like()), recipe)
+    assert rules(done, "refused") == {"validation"}
+    assert "validation: {data:" in done.findings[0].fix
+
+
+def test_many_names_that_are_renamed_are_one_finding(tmp_path: Path) -> None:
+    done = seen(tmp_path, digits_like(nodes=lambda name: f"{name} (of the exporter)"))
+    (found,) = [finding for finding in done.findings if finding.rule == "names"]
+    count = sum(1 for _ in onnx.load_model_from_string(digits_like()).graph.node)
+    assert f"{count} names of nodes will be renamed, for example 'conv1 (of the exporter)'" in found.what
+
+
+def test_the_batch_axis_is_not_named_among_those_that_are_too_many(tmp_path: Path) -> None:
+    (found,) = [f for f in seen(tmp_path, hostile()).findings if f.rule == "axes"]
+    assert "got axis 2" in found.what

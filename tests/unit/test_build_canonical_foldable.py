@@ -15,6 +15,7 @@ from pellucid.build.canonical_fold import fold
 from pellucid.build.canonical_foldable import nothing_to_fold
 from pellucid.build.canonical_graph import canonicalise
 from pellucid.build.precision_half import FP16, halve
+from pellucid.core.digest import sha256
 from pellucid.errors import PellucidError
 from pellucid.testing.backend_models import model_paths, recipe_for
 from pellucid.testing.models import digits_like
@@ -53,6 +54,9 @@ def test_the_shortcut_gives_the_bytes_that_folding_gives(monkeypatch: pytest.Mon
             patch.setattr(canonical_graph, "nothing_to_fold", lambda model: False)
             whole = canonicalise(raw, recipe)
         assert (short.compiled, short.steps) == (whole.compiled, whole.steps), name
+        digests = [sha256(raw), *(step["after"] for step in short.steps)]
+        assert [step["before"] for step in short.steps] == digests[:-1], name
+        assert digests[-1] == sha256(short.compiled), name  # no step changed anything without a word
         skipped += asked[0]
         agreed += 1
     assert agreed == len(paths) + 1

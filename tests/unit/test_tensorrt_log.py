@@ -286,6 +286,44 @@ def test_a_node_made_of_another_operator_keeps_its_name() -> None:
     assert parse_layers(dump(line + "\x1f[ONNX Layer: n8]")).layers[0].onnx_layers == ("n7", "n8")
 
 
+INNER = " | then_g (then_branch) | if_1 (If)"
+OUTER = " | else_g (else_branch) | if_0 (If)"
+
+
+def in_branches(*parts: str) -> str:
+    metadata = "\x1f".join(f"[ONNX Layer: {part}]" for part in parts)
+    return f"Name: a, LayerType: gemm, Inputs: [], Outputs: [], Metadata: {metadata}"
+
+
+def test_a_layer_inside_an_if_is_its_node_s_and_stands_within_the_if() -> None:
+    found = parse_log(
+        verbose(dump(in_branches("n7" + INNER + OUTER, "n8" + OUTER))), ["n7", "n8", "if_0", "if_1"]
+    )
+    (layer_,) = found.layers or ()
+    assert layer_.onnx_layers == ("n7", "n8")
+    assert layer_.within == ("if_1", "if_0")
+    assert not found.eliminated
+    assert not found.strangers
+    single = parse_layers(dump(in_branches("n7" + INNER))).layers[0]
+    assert not single.is_fused
+    assert single.onnx_layers == ("n7",)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "n7 | then_g (then_branch)", "n7 | then_g (then_branch) | if_0 (Loop)", "n7 | g (branch) | if_0 (If)",
+        "n7 | then g (then_branch) | if_0 (If)", "n7 | then_g (then_branch) | if 0 (If)",
+        "n7 |then_g (then_branch) | if_0 (If)", "n7 | then_g] (then_branch) | if_0 (If)",
+        "n7 | if_0 (If)", "n7" + INNER * 9, "n7" + INNER + " ",
+        "n7 | x (then_branch) | y (If)][ONNX Layer: z",
+    ],
+)  # fmt: skip
+def test_any_other_part_of_a_name_is_refused(part: str) -> None:
+    with pytest.raises(ParseError):
+        parse_layers(dump(in_branches(part)))
+
+
 @pytest.mark.parametrize("bindings", ["nothing", " Name: x", BINDING.format("x").replace("Input,", "Both,")])
 def test_a_binding_outside_the_grammar_is_refused(bindings: str) -> None:
     with pytest.raises(ParseError):

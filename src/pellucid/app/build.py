@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,8 +64,10 @@ def build(
     Where the environment names an OpenTelemetry collector, the build becomes spans there.
 
     Raises:
+        ModuleNotFoundError: A library that the children will need is not installed.
         As ``pellucid.build.job.run_build``; UsageError where the collector cannot be spoken to.
     """
+    _find_libraries()
     from pellucid.build.cancel import Stop
     from pellucid.build.job import Job, run_build
     from pellucid.build.spans import Spans
@@ -78,6 +81,17 @@ def build(
     job = Job(site.packages_folder, isolated(), _Recorder(site), SystemClock(), said, meanwhile=_load_ledger)
     with Spans(recipe_path) as spans, Stop():
         return run_build(recipe_path, job)
+
+
+def _find_libraries() -> None:
+    """Look for what the children import, without importing it: that is theirs."""
+    for name in ("numpy", "onnx", "onnxruntime"):
+        try:
+            found = importlib.util.find_spec(name) is not None
+        except ValueError:  # barred from being imported
+            found = False
+        if not found:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def _load_ledger() -> None:

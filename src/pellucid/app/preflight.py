@@ -25,10 +25,12 @@ def preflight(
         backend, target: Of a default recipe; without any, each installed backend that needs no GPU.
 
     Raises:
-        RecipeError, NotFoundError: The recipe does not hold, or a file is not there.
+        RecipeError, NotFoundError: The recipe does not hold, or a file is not there or no plain one.
+        LimitError: The model is larger than one ONNX file can be.
         UsageError: A recipe and a backend at once, or a target without a backend.
         MissingExtraError: The backend asked for is not installed.
     """
+    from pellucid.build.files import read_model
     from pellucid.build.preflight_child import foresee
     from pellucid.core.recipe import effective, parse_recipe
 
@@ -36,7 +38,7 @@ def preflight(
         raise UsageError("preflight: expected --recipe or --backend, got both")
     if target is not None and backend is None:
         raise UsageError("preflight: expected --backend with --target, got none")
-    raw, folder = read_file(model, "model"), model.absolute().parent
+    raw, folder = read_model(model, "model"), model.absolute().parent
     if recipe is not None:
         said = effective(parse_recipe(read_file(recipe, "recipe")))
         return [foresee(said, raw, folder, fit_buckets=False)]

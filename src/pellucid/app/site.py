@@ -98,12 +98,12 @@ def read_file(path: Path, subject: str) -> bytes:
     """Bytes of a file the user named.
 
     Raises:
-        NotFoundError: It is not there, or not a file.
+        NotFoundError: It is not there, or no plain file.
+        LimitError: It is larger than any that is used.
     """
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise NotFoundError(f"{subject}: expected a file at {path}, got none") from error
+    from pellucid.build.files import read_plain
+
+    return read_plain(path, subject)
 
 
 def read_trust(folder: Path) -> TrustRoot:

@@ -103,24 +103,28 @@ def canonicalise(raw: bytes, recipe: Mapping[str, Any], folder: Path | None = No
     verify_valid(trail.model)
     if weights_are_constants(trail.model):
         trail.tell("constants", {"ir_version": trail.model.ir_version})
-    trail.tell("shapes", {"fixed": fix_shapes(trail.model, recipe.get("shapes") or {})})
+    fixed = fix_shapes(trail.model, recipe.get("shapes") or {})
+    if fixed:  # where a step says that it did nothing, a large model is not written to see it
+        trail.tell("shapes", {"fixed": fixed})
     batched = verify_interface(trail.model, recipe)
     wanted = recipe.get("canonical") or {"opset": None, "fold": False}
     given = onnx.ModelProto()
     if wanted["opset"] is not None or wanted["fold"]:
         given.CopyFrom(trail.model)
     notes = _opset(trail, wanted["opset"]) + _notes(trail.model)
-    names_of.drop_comments(trail.model)
-    trail.tell("comments", {})
+    if names_of.drop_comments(trail.model):
+        trail.tell("comments", {})
     names = names_of.rename(trail.model.graph)
-    trail.tell("names", {kind: len(rows) for kind, rows in names.items()})
+    if any(names.values()):
+        trail.tell("names", {kind: len(rows) for kind, rows in names.items()})
     if wanted["fold"]:
         _fold(trail, notes)
     # where a profile says what each axis may be, axes of one name need not be one batch
     named = names_of.name_axes(
         trail.model, inputs_of(trail.model), batched=batched and bool(recipe["buckets"])
     )
-    trail.tell("axes", {"named": named})
+    if named:
+        trail.tell("axes", {"named": named})
     if trail.steps:
         verify_valid(trail.model)
         notes += _compared(given, trail)

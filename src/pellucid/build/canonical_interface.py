@@ -109,7 +109,8 @@ def _without_shape(values: list[onnx.ValueInfoProto]) -> Iterator[Problem]:
 def _free_axes(inputs: list[onnx.ValueInfoProto]) -> Iterator[Problem]:
     for value in inputs:
         axes = variable_axes(value)
-        if set(axes) - {0}:
+        free = [axis for axis in axes if axis]
+        if free:
             now = [
                 d.dim_value if i not in axes else -1 if i == 0 else "?"
                 for i, d in enumerate(dimensions_of(value))
@@ -117,7 +118,8 @@ def _free_axes(inputs: list[onnx.ValueInfoProto]) -> Iterator[Problem]:
             shape = ", ".join(map(str, now))
             yield Problem(
                 "axes", f"input {value.name!r:.80}",
-                f"model: input {value.name!r:.80}: expected no variable axis but the batch, got axes {axes}",
+                f"model: input {value.name!r:.80}: expected no variable axis but the batch, "
+                f"got {'axis' if len(free) == 1 else 'axes'} {', '.join(map(str, free))}",
                 f"fix them in the recipe, with numbers for the question marks: "
                 f"shapes: {{{value.name}: [{shape}]}}; for TensorRT profiles may cover them instead",
             )  # fmt: skip

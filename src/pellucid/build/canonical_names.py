@@ -94,18 +94,27 @@ def unique(wanted: str, taken: set[str]) -> str:
 
 def drop_comments(model: onnx.ModelProto) -> bool:
     """Remove texts that hold paths and stack traces of the exporter's machine; says whether any was."""
-    before = model.ByteSize()
     top = model.graph
-    top.name = top.name if SAFE.fullmatch(top.name) else "graph"
-    model.ClearField("doc_string")
-    for kind in ("metadata_props", "training_info"):
-        model.ClearField(kind)
+    dropped = False
+    for graph in graphs_of(top):  # a builder prints a branch's name, too
+        if not SAFE.fullmatch(graph.name):
+            dropped |= graph.name != "graph"
+            graph.name = "graph"
+    dropped |= sum(_clear(model, kind) for kind in ("doc_string", "metadata_props", "training_info")) > 0
     for graph in graphs_of(top):
         for item in [graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]:
-            item.ClearField("doc_string")
-            if "metadata_props" in item.DESCRIPTOR.fields_by_name:
-                item.ClearField("metadata_props")
-    return bool(model.ByteSize() != before)
+            dropped |= sum(_clear(item, kind) for kind in ("doc_string", "metadata_props")) > 0
+    return dropped
+
+
+def _clear(message: Any, field: str) -> bool:
+    """Empty a field where the message has it; says whether it held anything."""
+    if field not in message.DESCRIPTOR.fields_by_name:
+        return False
+    held = message.HasField(field) if field == "doc_string" else len(getattr(message, field)) > 0
+    if held:
+        message.ClearField(field)
+    return held
 
 
 def name_axes(model: onnx.ModelProto, inputs: list[onnx.ValueInfoProto], *, batched: bool) -> list[str]:

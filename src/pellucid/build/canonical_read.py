@@ -53,7 +53,9 @@ def parse(raw: bytes) -> onnx.ModelProto:
         ParseError: Empty, not ONNX, or without any node.
     """
     if not raw:
-        raise ParseError("model: expected ONNX, got an empty file")
+        raise ParseError(
+            "model: expected ONNX, got an empty file", hint="the export or the copy failed: do it again"
+        )
     try:
         model = onnx.load_model_from_string(raw)
     except DecodeError as error:
@@ -87,6 +89,8 @@ def embed(model: onnx.ModelProto, folder: Path | None) -> list[Outside]:
             does not fit into one ONNX file. Names every such tensor's file.
     """
     tensors = [t for t in all_tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
+    if not tensors:
+        return []
     by_place: dict[str, list[onnx.TensorProto]] = {}
     for tensor in tensors:
         by_place.setdefault(_fields(tensor).get("location", ""), []).append(tensor)

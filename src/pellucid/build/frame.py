@@ -8,15 +8,22 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from pellucid.core.tensor import Tensor
-from pellucid.errors import FormatError
+from pellucid.errors import FormatError, LimitError
 
 FRAME_MAX: Final = 16 * 2**30  # limit: a model and its batches, never more than memory holds
 _LENGTH: Final = struct.Struct(">Q")
 
 
 def write_frame(stream: BinaryIO, message: Any) -> None:
-    """Send one message whole."""
-    body = msgspec.msgpack.encode(message)
+    """Send one message whole.
+
+    Raises:
+        LimitError: A part of it is larger than its format allows (4 GiB).
+    """
+    try:
+        body = msgspec.msgpack.encode(message)
+    except msgspec.EncodeError as error:
+        raise LimitError(f"frame: expected parts below 4 GiB, got {error!s:.120}") from error
     stream.write(_LENGTH.pack(len(body)))
     stream.write(body)
     stream.flush()

@@ -15,18 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.build import environment, worker
+from pellucid.build.files import read_model, read_plain
 from pellucid.build.meaning import read_meaning
 from pellucid.build.stages import Progress, Staged, Stages
 from pellucid.core import canonical
 from pellucid.core.digest import sha256
 from pellucid.core.model_signing import file_digests, root_digest
 from pellucid.core.recipe import Recipe, effective, parse_recipe
+from pellucid.core.recipe_choices import verify_judged
 from pellucid.core.tensor import Tensor, TensorSpec
 from pellucid.core.times import format_time
 from pellucid.errors import (
     BuildError,
     GateError,
-    NotFoundError,
+    LimitError,
     PellucidError,
     RecipeError,
     UsageError,
@@ -84,18 +86,24 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
 
     Raises:
         RecipeError, NotFoundError: The recipe or a file it names does not hold; nothing was built.
+        LimitError: A file it names is larger than any that can be built from; recorded.
         ParseError, PrecisionError, BuildError: The model or the builder refused; its log is kept.
-        GateError: The graph lost more than the recipe's gate allows.
+        GateError: The graph lost more than the recipe's gate allows, or its precision asks for a
+            validation set and the recipe names none.
         BuilderCrashedError: A worker died, by signal or by time; its log is kept.
         UsageError: This version exists already.
     """
     folder = recipe_path.resolve().parent
     written = read_input(recipe_path, "recipe")
     recipe = parse_recipe(written)
-    inputs = _inputs(recipe, folder) | {"recipe": written}
-    meaning = read_meaning(inputs["meaning"], folder) if "meaning" in inputs else {}
     started = job.clock.now_ns()
     stages = Stages(effective(recipe), job.progress, job.entry, meanwhile=lambda: _load(job))
+    try:
+        verify_judged(stages.recipe)
+        inputs = _inputs(recipe, folder) | {"recipe": written}
+    except (GateError, LimitError) as error:
+        raise _failed(error, recipe, written, stages, started, job) from error
+    meaning = read_meaning(inputs["meaning"], folder) if "meaning" in inputs else {}
     try:
         with stages:
             made = _make(recipe, meaning, inputs, stages, started, folder, job)
@@ -112,12 +120,10 @@ def read_input(path: Path, subject: str) -> bytes:
     """Bytes of a file that somebody named.
 
     Raises:
-        NotFoundError: It is not there.
+        NotFoundError: It is not there, or no plain file.
+        LimitError: It is larger than any that can be built from.
     """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise NotFoundError(f"{subject}: expected a file at {path}, got {error.strerror}") from error
+    return (read_model if subject == "source" else read_plain)(path, subject)
 
 
 def _inputs(recipe: Recipe, folder: Path) -> dict[str, bytes]:

@@ -24,10 +24,12 @@ from pellucid.build.frame import write_frame
 from pellucid.build.preflight_types import fp16_findings
 from pellucid.build.task import Task
 from pellucid.core.digest import sha256
-from pellucid.errors import ParseError
+from pellucid.core.recipe_choices import verify_judged
+from pellucid.core.words import counted
+from pellucid.errors import GateError, ParseError
 from pellucid.ports import PreflightFinding
 
-_SHOWN: Final = 20  # limit: names spelled out one by one
+_SHOWN: Final = 3  # limit: names spelled out of many that are renamed for one reason
 _LARGE: Final = 2**30  # limit: half of what one ONNX file holds
 
 
@@ -52,6 +54,10 @@ def preflight(task: Task) -> dict[str, Any]:
         tell(PreflightFinding("refused", "format", "model", error.message, error.hint))
         return facts
     recipe = _fitted(request, model)
+    try:
+        verify_judged(recipe)
+    except GateError as error:
+        tell(PreflightFinding("refused", "validation", "recipe", error.message, error.hint))
     facts |= _facts(model)
     task.phase("weights")
     folder = Path(request["model_folder"])
@@ -114,7 +120,7 @@ def _spec(value: onnx.ValueInfoProto) -> dict[str, Any]:
 
 
 def _row(tell: Any, outside: Outside) -> dict[str, Any]:
-    what = f"{outside.size:,} bytes, {outside.digest}, {outside.tensors} weights"
+    what = f"{outside.size:,} bytes, {outside.digest}, {counted(outside.tensors, 'weight')}"
     tell(PreflightFinding("note", "external", f"file {outside.name!r:.120}", what))
     return {"name": outside.name, "digest": outside.digest, "bytes": outside.size, "tensors": outside.tensors}
 
@@ -168,18 +174,23 @@ def _names(model: onnx.ModelProto) -> Iterator[PreflightFinding]:
     tensors |= {value.name for value in values_of(model.graph)}
     hostile = [("node", name) for name in dict.fromkeys(nodes) if name and not SAFE.fullmatch(name)]
     hostile += [("tensor", name) for name in sorted(tensors - kept) if name and not SAFE.fullmatch(name)]
-    for kind, name in hostile[:_SHOWN]:
-        yield PreflightFinding("note", "names", f"{kind} {name!r:.80}", f"{_why(name)}: it will be renamed")
-    if len(hostile) > _SHOWN:
-        what = f"{len(hostile) - _SHOWN:,} further names like these will be replaced"
+    groups: dict[tuple[str, str], list[str]] = {}
+    for kind, name in hostile:
+        groups.setdefault((kind, _why(name)), []).append(name)
+    for (kind, why), names in groups.items():
+        if len(names) == 1:
+            yield PreflightFinding("note", "names", f"{kind} {names[0]!r:.80}", f"{why}: it will be renamed")
+            continue
+        shown = ", ".join(f"{name!r:.80}" for name in names[:_SHOWN])
+        what = f"{why}: {len(names):,} names of {kind}s will be renamed, for example {shown}"
         yield PreflightFinding("note", "names", "model", what)
     twins = [name for name, times in Counter(nodes).items() if name and times > 1]
     if twins:
         shown = ", ".join(f"{name!r:.60}" for name in twins[:5])
-        what = f"{len(twins):,} names of several nodes each ({shown}): they will be numbered"
+        what = f"{counted(len(twins), 'name')} of several nodes each ({shown}): they will be numbered"
         yield PreflightFinding("note", "names", "model", what)
     if "" in nodes:
-        what = f"{nodes.count(''):,} nodes without a name: they will be called by their outputs"
+        what = f"{counted(nodes.count(''), 'node')} without a name: called by their outputs from here on"
         yield PreflightFinding("note", "names", "model", what)
 
 

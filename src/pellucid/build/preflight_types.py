@@ -19,8 +19,9 @@ _WEIGHTS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorP
 
 
 def fp16_findings(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> Iterator[PreflightFinding]:
-    """Weights that FP16 would overflow, or keep with fewer digits; a risk where FP16 is asked for."""
-    severity = "risk" if recipe["precision"] == "fp16" else "note"
+    """Weights that FP16 would overflow, or keep with fewer digits, where FP16 is asked for."""
+    if recipe["precision"] != "fp16":
+        return
     overflowing, tiny_values, tiny_tensors = 0, 0, 0
     for tensor in _weights(model):
         with np.errstate(invalid="ignore"):  # weights that are not numbers stay so
@@ -31,13 +32,13 @@ def fp16_findings(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> Iterator
         overflowing += bool(over)
         if over and overflowing <= _SHOWN:
             yield PreflightFinding(
-                severity, "types.fp16", f"tensor {tensor.name!r:.80}",
+                "risk", "types.fp16", f"tensor {tensor.name!r:.80}",
                 f"{over:,} of {values.size:,} values beyond {_FP16_MAX:.0f}, which FP16 has no number for",
                 "keep it in FP32, scale it, or use bf16",
             )  # fmt: skip
     if overflowing > _SHOWN:
         what = f"{overflowing - _SHOWN:,} further weights beyond {_FP16_MAX:.0f}"
-        yield PreflightFinding(severity, "types.fp16", "model", what)
+        yield PreflightFinding("risk", "types.fp16", "model", what)
     if tiny_values:
         what = (
             f"{tiny_values:,} values of {tiny_tensors:,} weights below FP16's normal numbers: "

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from pellucid import __version__
+from pellucid.build.files import read_plain
 from pellucid.core.recipe import parse_recipe
 from pellucid.errors import MissingExtraError, PellucidError, UsageError
 
@@ -125,7 +126,7 @@ class Spans:
 
 def _attributes(recipe: Path) -> dict[str, str]:
     try:
-        parsed = parse_recipe(recipe.read_bytes())
-    except (PellucidError, OSError):
+        parsed = parse_recipe(read_plain(recipe, "recipe"))
+    except PellucidError:
         return {}
     return {f"pellucid.{'model' if n == 'name' else n}": str(getattr(parsed, n)) for n in ATTRIBUTES}

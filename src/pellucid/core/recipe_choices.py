@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pellucid.core.recipe_checks import refused
-from pellucid.core.recipe_keys import KEYS, RISKY, RTX_TARGETS, WORKSPACE_DEFAULT
-from pellucid.errors import RecipeError
+from pellucid.core.recipe_keys import KEYS, LOSSY, RISKY, RTX_TARGETS, WORKSPACE_DEFAULT
+from pellucid.errors import GateError, RecipeError
 
 _TARGETS: Final = {"tensorrt-rtx": RTX_TARGETS}
 
@@ -38,6 +38,20 @@ def verify_choices(values: Mapping[str, Any]) -> None:
                 f"recipe: {key}: {value!r} is a risky choice: expected a reason and a reviewer, got none",
                 hint=f"reasons: [{{choice: {key}, reason: why, reviewer: who}}]",
             )
+
+
+def verify_judged(values: Mapping[str, Any]) -> None:
+    """Refuse a precision that changes numbers where nothing could tell what it costs.
+
+    Raises:
+        GateError: The recipe names no validation set.
+    """
+    if values["precision"] in LOSSY and values["validation"] is None:
+        raise GateError(
+            f"accuracy gate: expected a validation set for {values['precision']}, "
+            "which changes numbers, got none",
+            hint="name one in the recipe, validation: {data: FILE.npz}; nothing was built",
+        )
 
 
 def _risky(values: Mapping[str, Any], *, is_gpu: bool) -> list[tuple[str, Any]]:

@@ -26,7 +26,13 @@ _KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9/_ -]{0,63}")
 _WORD: Final = re.compile(r"\w{1,64}", re.ASCII)
 _INTEGERS: Final = re.compile(r"\[(?:-?\d{1,19}(?:, ?-?\d{1,19})*)?\]", re.ASCII)
 # the builder adds how it made one operator of another (measured: __gemm_from_conv1x1, in FP16)
-_NODE: Final = re.compile(r"\[ONNX Layer: ([!-+.-Z\\^-z|~-]{1,512})\](?:__[a-z0-9_]{1,64})?")
+_NODE: Final = re.compile(
+    r"\[ONNX Layer: ([!-+.-Z\\^-z|~-]{1,512})"
+    r"((?: \| [!-+.-Z\\^-z|~-]{1,512} \((?:then|else)_branch\) \| [!-+.-Z\\^-z|~-]{1,512} \(If\)){0,8})"
+    r"\](?:__[a-z0-9_]{1,64})?"
+)
+# a plain name holds no space, so that no name can bring such a suffix of its own
+_OUTER: Final = re.compile(r" \| [^ ]+ \((?:then|else)_branch\) \| ([^ ]+) \(If\)")
 _PAIRS: Final = {"[": "]", "{": "}"}
 _MARKS: Final = re.compile(r"[\[\]{}]|, ")
 
@@ -77,6 +83,7 @@ def _layer(line: str) -> Layer:
     tactic = fields.get("TacticName") or fields.get("TacticValue") or ""
     if tactic and not is_plain_name(tactic):
         raise _refused("Layers dump: tactic", "a name without separators", tactic)
+    nodes = _nodes(metadata)
     return Layer(
         name=_name(fields["Name"]),
         type=fields["LayerType"],
@@ -84,7 +91,8 @@ def _layer(line: str) -> Layer:
         constants=_tensors(fields.get("Constants", "[]")),
         outputs=_tensors(fields["Outputs"]),
         printed_tactic=tactic,
-        onnx_layers=_nodes(metadata),
+        onnx_layers=tuple(node[1] for node in nodes),
+        within=tuple(dict.fromkeys(name for node in nodes for name in _OUTER.findall(node[2]))),
     )
 
 
@@ -174,14 +182,14 @@ def _name(text: str) -> str:
     return text
 
 
-def _nodes(text: str) -> tuple[str, ...]:
-    names: list[str] = []
+def _nodes(text: str) -> list[re.Match[str]]:
+    found: list[re.Match[str]] = []
     for part in text.split("\x1f") if text else ():
         node = _NODE.fullmatch(part)
         if node is None:
             raise _refused("Layers dump: metadata", "'[ONNX Layer: name]' with a plain name", part)
-        names.append(node[1])
-    return tuple(names)
+        found.append(node)
+    return found
 
 
 def _integers(text: str) -> tuple[int, ...]:

@@ -52,6 +52,7 @@ class Layer:
     Attributes:
         printed_tactic: ``TacticName``, else ``TacticValue``, else ``""``, as printed.
         onnx_layers: ONNX nodes the builder names for it, in its order, as printed in brackets.
+        within: ``If`` nodes that they stand in.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Layer:
     outputs: tuple[LayerTensor, ...]
     printed_tactic: str
     onnx_layers: tuple[str, ...]
+    within: tuple[str, ...] = ()
 
     @property
     def tactic(self) -> str:

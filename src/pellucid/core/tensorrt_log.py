@@ -27,7 +27,7 @@ class LogFacts:
     Attributes:
         layers: The engine's layers, or nothing where the log holds no Layers dump.
         layer_fingerprint: Identity of the layers, hexadecimal; nothing without a dump.
-        layers_of: For each ONNX node that a layer names, the positions of those layers.
+        layers_of: For each ONNX node that a layer names or stands within, the positions of those layers.
         eliminated: Nodes of the graph that no layer names; nothing when the graph or the dump is missing.
         strangers: Names in layers that are not nodes of the graph, sorted.
     """
@@ -105,7 +105,7 @@ def parse_log(lines: Iterable[Line], nodes: Sequence[str] | None = None) -> LogF
     dump = parse_layers(said.dumps[0])
     owners: dict[str, list[int]] = {}
     for position, layer in enumerate(dump.layers):
-        for name in dict.fromkeys(layer.onnx_layers):
+        for name in dict.fromkeys((*layer.onnx_layers, *layer.within)):
             owners.setdefault(name, []).append(position)
     return LogFacts(
         said=said,

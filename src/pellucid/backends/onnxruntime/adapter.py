@@ -21,6 +21,7 @@ from pellucid.backends.onnxruntime.log import Log
 from pellucid.backends.onnxruntime.session import REFUSALS, OrtSession, spec_of
 from pellucid.core.digest import sha256
 from pellucid.core.facts import map_layers
+from pellucid.core.words import shortened
 from pellucid.errors import BuildError, ParseError
 from pellucid.ports import BuildLog, BuildProgress, Built, PreflightFinding, unwatched
 
@@ -133,7 +134,7 @@ def _timed_session(model: bytes, made: ort.SessionOptions) -> tuple[ort.Inferenc
         from pellucid.backends.onnxruntime import preflight
 
         raise ParseError(
-            f"model: expected a graph that onnxruntime takes, got {error!s:.400}",
+            f"model: expected a graph that onnxruntime takes, got {shortened(str(error), 400)}",
             hint=preflight.hint_for(str(error)),
         ) from error
     return session, time.monotonic_ns() - start

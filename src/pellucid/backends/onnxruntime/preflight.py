@@ -16,6 +16,7 @@ import onnxruntime as ort
 from pellucid.backends.onnxruntime import options
 from pellucid.backends.onnxruntime.log import Log
 from pellucid.backends.onnxruntime.session import REFUSALS, spec_of
+from pellucid.core.words import shortened
 from pellucid.errors import BuildError
 from pellucid.ports import BuildLog, PreflightFinding
 
@@ -91,7 +92,7 @@ def _session(recipe: Mapping[str, Any], model: bytes, log: BuildLog) -> list[Pre
             made = options.make_options(0, recipe["threads"], severity=2)
             session = ort.InferenceSession(model, made, providers=options.PROVIDERS)
     except REFUSALS as error:
-        return [_refusal(model, " ".join(str(error).split())[:400])]
+        return [_refusal(model, shortened(str(error), 400))]
     found = []
     for value in [*session.get_inputs(), *session.get_outputs()]:
         try:

@@ -17,10 +17,12 @@ from pellucid.backends.tensorrt.library import Library
 from pellucid.backends.tensorrt.log import Messages, hint_for, make_logger
 from pellucid.backends.tensorrt.monitor import Watch, make_monitor
 from pellucid.core.digest import parse_digest, sha256
+from pellucid.core.words import shortened
 from pellucid.errors import BuildError, ParseError
 from pellucid.ports import BuildLog, BuildProgress, Built, PreflightFinding, Session, unwatched
 
 ENGINE_NAME: Final = "model.engine"
+_ASK: Final = "pellucid preflight MODEL --recipe RECIPE names all that is known to stand in its way"
 _NODES_MAX: Final = 5  # limit: refused nodes named in one error
 
 
@@ -113,13 +115,13 @@ class TensorRtBackend:
             return
         found = [parser.get_error(i) for i in range(parser.num_errors)]
         places = [f"node {e.node_name() or e.node()!s} ({e.node_operator()})" for e in found if e.node() >= 0]
-        said = [f"{e.code().name}: {' '.join(e.desc().split()):.300}" for e in found[:_NODES_MAX]]
+        said = [f"{e.code().name}: {shortened(e.desc(), 300)}" for e in found[:_NODES_MAX]]
         words, hint = lines.reason()
         where = f" at {', '.join(dict.fromkeys(places[:_NODES_MAX]))}" if places else ""
         raise ParseError(
             f"model: expected a graph that {self._library.backend} takes, got{where}: "
             f"{'; '.join(said) or words}",
-            hint=hint or hint_for("; ".join(said)),
+            hint=hint or hint_for("; ".join(said)) or _ASK,
         )
 
     def _serialise(self, builder: Any, network: Any, config: Any, lines: Messages, watch: Watch) -> bytes:
@@ -128,7 +130,8 @@ class TensorRtBackend:
         watch.verify()
         if plan is None:
             words, hint = lines.reason()
-            raise BuildError(f"{self._library.backend}: expected an engine, got none: {words}", hint=hint)
+            said = f"{self._library.backend}: expected an engine, got none: {words}"
+            raise BuildError(said, hint=hint or _ASK)
         return bytes(memoryview(plan))
 
 

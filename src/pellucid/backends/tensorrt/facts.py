@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+from pellucid.backends.tensorrt.graph import nodes_of
 from pellucid.backends.tensorrt.library import Library
 from pellucid.core.tensorrt_classic import classic_facts, parse_classic
-from pellucid.core.tensorrt_dump import DUMP_START
+from pellucid.core.tensorrt_dump import DUMP_START, is_plain_name
 from pellucid.core.tensorrt_layers import Layer, LayerTensor
 from pellucid.core.tensorrt_log import LogFacts, Said, parse_log
 from pellucid.errors import BuildError, ParseError
@@ -48,12 +49,13 @@ def read_facts(lines: Sequence[LogLine], model: onnx.ModelProto, library: Librar
         ParseError: The log cannot be believed: unsafe names, or a dump outside the grammar.
         BuildError: No Layers dump at all.
     """
-    nodes = model.graph.node
+    nodes = list(nodes_of(model.graph))
     names = [node.name for node in nodes]
     if not library.features.cross_target and not _is_readable(lines, names):
         said = parse_log([line for line in lines if not line.message.startswith(DUMP_START)], names)
         return _without_layers(said, library, nodes) | _classic(lines, library, names)
     found = parse_log(lines, names)
+    _verify_branches(nodes)
     if found.layers is None:
         raise BuildError(
             "build log: expected the builder's list of layers, got none",
@@ -76,6 +78,17 @@ def read_facts(lines: Sequence[LogLine], model: onnx.ModelProto, library: Librar
         **_said(found.said),
         **({} if library.features.cross_target else _classic(lines, library, names)),
     }
+
+
+def _verify_branches(nodes: Sequence[onnx.NodeProto]) -> None:
+    """Refuse a branch whose name could imitate a part of the list of layers."""
+    branches = [a.g.name for node in nodes for a in node.attribute if a.HasField("g")]
+    unsafe = [name for name in branches if name and not is_plain_name(name)]
+    if unsafe:
+        raise ParseError(
+            f"build log: expected names that cannot imitate a line, got {unsafe[0][:160]!r}",
+            hint="rename the branches before the build (canonicalisation does)",
+        )
 
 
 def _classic(lines: Sequence[LogLine], library: Library, names: Sequence[str]) -> dict[str, Any]:
@@ -124,6 +137,7 @@ def _layer(layer: Layer) -> dict[str, Any]:
         "name": layer.name,
         "op": layer.type,
         "nodes": list(dict.fromkeys(layer.onnx_layers)),
+        **({"within": list(layer.within)} if layer.within else {}),
         "mapped": bool(layer.onnx_layers),
         "fused": layer.is_fused,
         "quantized": layer.is_quantized,

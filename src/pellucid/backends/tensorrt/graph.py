@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -33,11 +34,22 @@ def read(model: bytes) -> onnx.ModelProto:
         ParseError: Empty, or not ONNX.
     """
     if not model:
-        raise ParseError("model: expected ONNX, got an empty file")
+        raise ParseError(
+            "model: expected ONNX, got an empty file", hint="the export or the copy failed: do it again"
+        )
     try:
         return ModelProto.FromString(model)
     except DecodeError as error:
         raise ParseError(f"model: expected ONNX, got {error!s:.200}") from error
+
+
+def nodes_of(top: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Every node, inner graphs' too, an outer one before its own."""
+    for node in top.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                yield from nodes_of(inner)
 
 
 def verify_no_double(model: onnx.ModelProto) -> None:

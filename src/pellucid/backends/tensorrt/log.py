@@ -11,13 +11,18 @@ import time
 from typing import Any, Final
 
 from pellucid.core.tensorrt_messages import fatal_kind, issue_kind
+from pellucid.core.words import shortened
 from pellucid.errors import BuildError, PrecisionError
 from pellucid.ports import BuildLog, LogLine
 
 _SEVERITIES: Final = {0: "FATAL", 1: "ERROR", 2: "WARNING", 3: "INFO", 4: "VERBOSE"}
+TURING_HINT: Final = (
+    "sm75 has no FP32 matrix kernels: say precision: fp16 in the recipe (with its reason and a validation "
+    "set), or build for target sm80 or later"
+)
 _HINTS: Final = (
     ("FP32 GEMM is not supported",
-     "sm75 has no FP32 matrix kernels: build for target sm80 or later, or export the model in FP16"),
+     TURING_HINT),
     ("within workspace limit",
      "raise workspace_bytes in the recipe: no kernel fits into it"),
     ("bad_alloc",
@@ -128,4 +133,4 @@ def hint_for(words: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return f"{' '.join(text.split()):.400}"
+    return shortened(text, 400)

@@ -15,12 +15,15 @@ from onnx import numpy_helper
 
 from pellucid.backends.tensorrt import graph, options
 from pellucid.backends.tensorrt.library import Library
-from pellucid.backends.tensorrt.log import Messages, hint_for, make_logger
+from pellucid.backends.tensorrt.log import TURING_HINT, Messages, hint_for, make_logger
+from pellucid.core.words import shortened
 from pellucid.errors import BuildError, ParseError, PrecisionError
 from pellucid.ports import BuildLog, PreflightFinding
 
 _STANDARD: Final = ("", "ai.onnx")
 _OTHER: Final = "replace it at export, or build with onnxruntime"
+_MATRIX: Final = ("MatMul", "Gemm", "LSTM")  # measured, whatever their shapes; convolutions are taken
+WORKSPACE_FLOOR: Final = 16 * 2**20  # measured for small models: 4 MiB is too little, this is enough
 _INT32: Final = np.iinfo(np.int32)
 _BOUNDS: Final = ("Slice",)  # its ends are often the largest number there is, and are clamped by definition
 _STRANGE: Final = (  # known to fail or to be wrong, whatever the library says of its support
@@ -44,10 +47,45 @@ def findings(
         for name in graph.doubles(source)
     ]
     found += _wide_integers(source)
+    found += _no_matrix_kernels(library, recipe, model)
+    found += _small_workspace(recipe)
     found += _parsed(library, recipe, model, source, log)
     refused = {item.where for item in found}
     found += [item for item in _operators(library, source) if item.where not in refused]
     return list(dict.fromkeys(found))
+
+
+def _no_matrix_kernels(
+    library: Library, recipe: Mapping[str, Any], model: bytes
+) -> Iterator[PreflightFinding]:
+    """FP32 matrix products, for which there are no kernels of the oldest architecture."""
+    if recipe["target"] != "sm75" or recipe["precision"] != "fp32" or not library.features.cross_target:
+        return
+    source = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(model))
+    float32 = _named_floats(source)
+    for node in graph.nodes_of(source.graph):
+        if node.op_type in _MATRIX and node.domain in _STANDARD and node.input[0] in float32:
+            what = "an FP32 matrix product, for which this library has no kernel on sm75"
+            yield PreflightFinding("refused", "target", _where(node), what, TURING_HINT)
+
+
+def _named_floats(model: onnx.ModelProto) -> set[str]:
+    graphs = [model.graph]
+    for node in graph.nodes_of(model.graph):
+        graphs += [a.g for a in node.attribute if a.HasField("g")]
+    single = onnx.TensorProto.FLOAT
+    values = [value for one in graphs for value in [*one.input, *one.output, *one.value_info]]
+    weights = [tensor for one in graphs for tensor in one.initializer]
+    return {v.name for v in values if v.type.tensor_type.elem_type == single} | {
+        t.name for t in weights if t.data_type == single
+    }
+
+
+def _small_workspace(recipe: Mapping[str, Any]) -> Iterator[PreflightFinding]:
+    size = recipe["workspace_bytes"]
+    if size is not None and size < WORKSPACE_FLOOR:
+        what = f"{size:,} bytes: kernels of matrix products were refused 4 MiB and took {WORKSPACE_FLOOR:,}"
+        yield PreflightFinding("risk", "workspace", "workspace_bytes", what, "leave it out, or raise it")
 
 
 def _where(node: Any) -> str:
@@ -58,7 +96,7 @@ def _operators(library: Library, model: onnx.ModelProto) -> Iterator[PreflightFi
     parser = _supports(library)
     support: dict[str, bool] = {}
     strange = {name: row for name, *row in _STRANGE}
-    for node in _nodes(model.graph):
+    for node in graph.nodes_of(model.graph):
         if node.domain not in _STANDARD:
             yield PreflightFinding(
                 "refused", "operator", _where(node), f"operator of domain {node.domain!r:.60}", _OTHER
@@ -80,14 +118,6 @@ def _supports(library: Library) -> Any:
     logger = make_logger(trt, Messages(lambda line: None, library.backend))
     network = trt.Builder(logger).create_network(options.network_flags(library))
     return trt.OnnxParser(network, logger)
-
-
-def _nodes(top: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in top.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                yield from _nodes(inner)
 
 
 def _parsed(
@@ -128,12 +158,16 @@ def _error(error: Any, lines: Messages, backend: str) -> PreflightFinding:
     where = f"node {place} ({error.node_operator()})" if error.node() >= 0 else "model"
     words = said if said not in ("", "false") else f"{backend} does not take this node"
     hint = hint_for(f"{error.code().name} {said}") or lines.reason()[1] or _OTHER
-    return PreflightFinding("refused", "operator", where, f"{error.code().name}: {words:.300}", hint)
+    return PreflightFinding(
+        "refused", "operator", where, f"{error.code().name}: {shortened(words, 300)}", hint
+    )
 
 
 def _wide_integers(model: onnx.ModelProto) -> Iterator[PreflightFinding]:
     """INT64 constants beyond INT32: index arithmetic of the library is 32 bits wide."""
-    bounds = {name for node in _nodes(model.graph) if node.op_type in _BOUNDS for name in node.input[1:]}
+    bounds = {
+        name for node in graph.nodes_of(model.graph) if node.op_type in _BOUNDS for name in node.input[1:]
+    }
     for tensor in model.graph.initializer:
         if tensor.data_type != onnx.TensorProto.INT64 or tensor.name in bounds:
             continue
