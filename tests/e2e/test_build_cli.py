@@ -62,6 +62,26 @@ def test_build_sign_qualify(site: Path) -> None:
     code, shown = json_of("ledger", "get", again["entry"], "--site", site)
     assert code == 0
     assert "qualification" in json.dumps(shown)
+    assert shown["openings"] == "none"
+
+
+def test_what_was_built_is_found_by_its_model(site: Path) -> None:
+    for command in ("verify", "inspect"):
+        code, found = json_of(command, "good:1.0.0", "--site", site)
+        assert (code in (0, 4), found["name"]) == (True, "good")
+    code, found = json_of("ledger", "show", "--model", "good", "--site", site)
+    assert code == 0
+    assert {each["type"] for each in found["entries"]} == {"build", "package", "qualification"}
+    assert {(each["model"], each["version"]) for each in found["entries"]} == {("good", "1.0.0")}
+
+
+def test_a_package_that_is_not_signed_is_said_to_be_so(site: Path) -> None:
+    folder = write_recipe(site / "recipes/unsigned", "credit_like", name="unsigned")
+    _, built = json_of("build", folder, "--site", site)
+    for command in ("rebuild", "inspect", "verify"):
+        code, error = json_of(command, "unsigned:1.0.0", "--site", site)
+        assert (code, error["code"]) == (2, "not_found")
+        assert error["hint"] == f"sign it first: pellucid sign {built['folder']}"
 
 
 def test_a_gate_that_fails_is_attached_and_exits_five(site: Path) -> None:

@@ -87,7 +87,10 @@ def test_two_targets_differ_where_the_builder_decided_otherwise(site: Site, buil
     found = json_of("diff", built["sm75"], "digits:1.0.1", "--site", site.root)
     assert found["a"]["trust"].startswith("verified: every byte is signed by key ")
     assert found["b"]["trust"].startswith("verified")
-    assert found["first"].startswith("layer fc runs runtime_fusion in A and gemm chosen at run time in B")
+    assert found["first"].startswith(
+        "target sm75 in A, sm80 in B, the likely cause: layer fc runs runtime_fusion in A and gemm chosen at "
+        "run time in B; seen in: "
+    )
     assert "tensor shape [-1, 16] in A, [-1, 10] in B" in found["first"]
     subjects = {(d["section"], d["subject"]) for d in found["differences"]}
     assert {("recipe", "target"), ("engine", "bytes"), ("memory", "weights_bytes")} <= subjects

@@ -198,7 +198,7 @@ def test_shapes_that_the_operators_do_not_take_are_refused() -> None:
 
 
 def test_the_hint_for_a_free_axis_is_a_recipe_to_copy() -> None:
-    with pytest.raises(ParseError, match=r"got axes \[0, 2, 3\]") as error:
+    with pytest.raises(ParseError, match=r"got axes 2, 3$") as error:
         canonicalise(image(["N", 3, "?", "?"], ["N", 4]), RECIPE)
     assert "shapes: {x: [-1, 3, ?, ?]}" in error.value.hint
 

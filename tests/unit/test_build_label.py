@@ -60,6 +60,28 @@ def test_what_nobody_measured_says_so() -> None:
     assert lossy == {"Calibration": "not measured"}
 
 
+def test_operators_of_a_graph_and_layers_of_an_engine_are_counted_by_their_own_names() -> None:
+    parts = made(measured_documents(), facts=FACTS | {"source_nodes": 12, "quantized_ops_count": 4})
+    composed, precise = (rows(parts, title) for title in ("What it is made of", "Precision and error"))
+    assert composed["Operators of the source graph"] == "12"
+    assert composed["Operators of the graph that the builder got"] == str(len(FACTS["nodes"]))
+    assert composed["Engine layers that compute quantised"] == "4"
+    assert precise["Operators of the graph that are quantised"] == "1"
+    assert "Operators of the source graph" not in rows(made(), "What it is made of")
+
+
+def test_weights_that_became_0_have_their_row() -> None:
+    documents = measured_documents()
+    lost = {"name": "w2", "elements": 4, "overflow": 0, "subnormal": 0, "flushed": 2, "max_abs": "1e-9"}
+    documents["precision.json"]["initialisers"].append(lost)
+    (part,) = (part for part in made(documents) if part.title == "Precision and error")
+    assert dict(part.rows)["Weights that became 0"] == "2"
+    (table,) = (table for table in part.tables if table.caption == "Weights that lose more than digits")
+    assert [row[0] for row in table.rows] == ["w1", "w2"]
+    assert table.head[4] == "Became 0"
+    assert table.rows[1][4] == "2"
+
+
 def test_it_is_called_as_before() -> None:
     parts = label.sections(RECIPE, FACTS, ENVIRONMENT, DIGESTS, {})
     assert label.page("toy", parts).startswith(b"<!doctype html>")

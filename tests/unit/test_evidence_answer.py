@@ -89,7 +89,7 @@ def test_calibration_of_a_quantised_engine(case: ToyCase) -> None:
     assert four["calibration"]["digest"] == digest
     assert four["precision"] == {"value": "INT8", "tf32": None, "quantised_operations": 3}
     rows = dict(answer_rows(four))
-    assert rows["precision"] == "INT8; 3 of the engine's operations are quantised"
+    assert rows["precision"] == "INT8; 3 of the engine's layers compute quantised"
     period = f"{times['from']} to {times['to']}"
     assert rows["calibration"] == f"stratified by ink, 1 of 9 rows, seed 4, {period}, set {digest}"
     rows = dict(answer_rows(answered(dataclasses.replace(found, times=None))))
@@ -99,8 +99,8 @@ def test_calibration_of_a_quantised_engine(case: ToyCase) -> None:
 def test_a_quantised_source_is_never_called_unquantised(case: ToyCase) -> None:
     package = package_like(case, metadata={"quantized_ops_count": 2})
     rows = dict(answer_rows(answer_four(chain_of(case), package)))
-    assert "2 of the engine's operations are quantised" in rows["precision"]
-    assert "2 quantised operations came with the source model" in rows["calibration"]
+    assert "2 of the engine's layers compute quantised" in rows["precision"]
+    assert "2 quantised engine layers came with the source model" in rows["calibration"]
     assert "none needed" not in rows["calibration"]
 
 

@@ -25,6 +25,8 @@ def ledger(tmp_path):
     )
     recorder.close_batch(make_batch(1, [recorder.reserve(1), recorder.reserve(1)], context=other))
     recorder.event("load", {"model": "credit", "version": "1", "verdict": "allowed", "package": "sha256:aa"})
+    recorder.event("build", {"name": "credit", "version": "2", "outcome": "built", "package": "sha256:bb"})
+    recorder.event("policy", {"name": "credit", "digest": "sha256:cc"})
     recorder.close()
     ledger.integrate()
     yield ledger
@@ -36,6 +38,7 @@ QUERIES = [
     Query(trace="foreign-1"), Query(trace="own-1"), Query(type="call"), Query(type="batch"),
     Query(model="digits"), Query(label="good"), Query(outcome="failed"), Query(outcome="allowed"),
     Query(outcome="closed"), Query(subject="anna"), Query(package="sha256:dd"), Query(key="none"),
+    Query(type="build", model="credit"), Query(model="credit"),
     Query(since_ns=10**18 + 1001, until_ns=10**18 + 1003), Query(type="call", model="credit", subject="bert"),
 ]  # fmt: skip
 
@@ -49,6 +52,12 @@ def test_index_and_scan_agree(ledger, query):
 def test_every_query_of_the_list_but_one_finds_something(ledger):
     empty = [query for query in QUERIES if not ledger.reader.find(query)]
     assert empty == [Query(key="none")]
+
+
+def test_a_build_is_found_by_the_name_of_its_model(ledger):
+    found = {(row.type, row.model, row.version) for row in ledger.reader.find(Query(model="credit"))}
+    assert {("build", "credit", "2"), ("load", "credit", "1")} <= found
+    assert "policy" not in {kind for kind, _, _ in found}
 
 
 def test_a_lost_index_comes_back_the_same(ledger, tmp_path):

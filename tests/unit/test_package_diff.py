@@ -67,6 +67,12 @@ def test_no_reason_is_invented() -> None:
     found = compare(a, b)
     assert found.differences[0].reason == f"{UNKNOWN}; what went in differs: target sm80 in A, sm89 in B"
     assert [d.subject for d in found.differences if d.section == "recipe"] == ["target", "gate"]
+    words = "layer a runs t in A and u in B"
+    assert found.first == f"target sm80 in A, sm89 in B, the likely cause: {words}"
+    a, b = (side(kernel("a", precision=p), recipe=r) for p, r in zip(("FP32", "FP16"), recipes, strict=True))
+    assert compare(a, b).first.startswith(
+        "target sm80 in A, sm89 in B, the likely cause: layer a computes in"
+    )
 
 
 def test_precision_is_explained_by_the_recipe_or_by_a_typed_graph() -> None:
@@ -145,8 +151,8 @@ def test_graph_ranges_accuracy_memory_warnings_bytes() -> None:
     words = [d.words for d in found.differences]
     assert words == [
         "accuracy: device.top1 is 0.98 in A and 0.90 in B",
-        "graph: 1 nodes only in A: gone (Relu)",
-        "graph: 1 nodes only in B: new (Relu)",
+        "graph: 1 node only in A: gone (Relu)",
+        "graph: 1 node only in B: new (Relu)",
         "graph: node a is Conv in A and Gemm in B",
         "range of x: [-1, 1] in A, [-1, 3] in B (50% of the wider)",
         "memory: weights_bytes is 10 bytes in A and 20 in B",

@@ -37,15 +37,16 @@ class Checked:
 
 
 def verify(
-    site: Site | None, path: Path, *, trust: TrustRoot | None = None, policy: Policy | None = None
+    site: Site | None, reference: Path | str, *, trust: TrustRoot | None = None, policy: Policy | None = None
 ) -> Checked:
     """Verify a package, and judge it where there is a policy; nothing is loaded or recorded.
 
     Args:
         site: Gives trust, policy and history unless they are given.
-        path: Archive or unpacked folder.
+        reference: Archive or unpacked folder; with a site also ``name:version`` or a package digest.
 
     Raises:
+        NotFoundError: Nothing answers to it.
         UsageError: Neither a site nor a trust.
         VerificationError: Signature, digests or shape do not hold.
     """
@@ -53,7 +54,10 @@ def verify(
         if site is None:
             raise UsageError("trust: expected --trust DIR or a site, got neither")
         trust = site.trust()
-    package = verify_package(open_package(path), trust)
+    path = Path(reference)
+    named = site is not None and not path.exists()
+    files = opener(site).open(str(reference)) if site is not None and named else open_package(path)
+    package = verify_package(files, trust)
     if policy is None and site is not None:
         policy = site_policy(site)
     if policy is None:

@@ -74,13 +74,21 @@ class FolderOpener:
 
     def _by_name(self, reference: str) -> PackageFiles:
         name, _, version = reference.partition(":")
+        unsigned = None
         for files in self._candidates():
             try:
                 manifest = parse_manifest(files.files.get(MANIFEST, b""))
             except PellucidError:
                 continue
-            if (manifest.name, manifest.version) == (name, version) and SIGNATURE in files.files:
-                return files
+            if (manifest.name, manifest.version) == (name, version):
+                if SIGNATURE in files.files:
+                    return files
+                unsigned = self._folder / files.name
+        if unsigned is not None:
+            raise NotFoundError(
+                f"package: expected {reference!r:.120} signed in {self._folder}, got it without a signature",
+                hint=f"sign it first: pellucid sign {unsigned}",
+            )
         raise self._missing(reference)
 
     def newest(self, name: str) -> PackageFiles:

@@ -58,6 +58,7 @@ class Canonical:
         steps: ``{"step", "before", "after", "detail"}``, in order, each starting where the last ended.
         external: File name -> digest of weights that lay outside the model's file.
         notes: What a reader should know, in words.
+        given: Operators of the graph as it was given, inner graphs' too.
     """
 
     compiled: bytes
@@ -66,6 +67,7 @@ class Canonical:
     steps: list[dict[str, Any]]
     external: dict[str, str]
     notes: list[str]
+    given: int
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ def canonicalise(raw: bytes, recipe: Mapping[str, Any], folder: Path | None = No
             cannot promise anything about.
     """
     trail = _Trail(parse(raw), sha256(raw))
+    operators = sum(1 for _ in nodes_of(trail.model.graph))
     outside = embed(trail.model, folder)
     source = trail.model.SerializeToString(deterministic=True) if outside else raw
     files = [{"name": o.name, "digest": o.digest, "bytes": o.size, "tensors": o.tensors} for o in outside]
@@ -130,7 +133,7 @@ def canonicalise(raw: bytes, recipe: Mapping[str, Any], folder: Path | None = No
         notes += _compared(given, trail)
     compiled = trail.model.SerializeToString(deterministic=True)
     external = {o.name: o.digest for o in outside}
-    return Canonical(compiled, source, names, trail.steps, external, notes)
+    return Canonical(compiled, source, names, trail.steps, external, notes, operators)
 
 
 def _inline(trail: _Trail) -> None:

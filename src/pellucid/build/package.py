@@ -66,6 +66,7 @@ def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
     }
     facts = made.result["facts"] | {
         "notes": made.notes,
+        "source_nodes": made.prepared["given"],
         "phases_ns": made.result["facts"]["phases_ns"] | made.phases_ns,
         "options": made.result["options"],
         "inputs": _specs(made.result["inputs"]),

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pellucid.build import precision_graph as graph
 from pellucid.build.precision_graph import Precise
 from pellucid.build.precision_quantised import quantised, verify_float, verify_for_tensorrt
+from pellucid.core.words import counted
 
 DOCUMENT: Final = "precision.json"
 FORMAT: Final = "pellucid-precision/1"
@@ -44,7 +45,8 @@ def _float(model: bytes, said: str) -> Precise:
     source = graph.read(model)
     if said == "fp32":
         came = quantised(source)
-        notes = [f"precision: {len(came)} operators came quantised with the model"] if came else []
+        words = f"precision: {counted(len(came), 'operator')} of the graph came quantised with the model"
+        notes = [words] if came else []
         return Precise(model, documents={DOCUMENT: _document("fp32", quantised=came)}, notes=notes)
     from pellucid.build.precision_half import BF16, FP16, halve
 
@@ -54,11 +56,12 @@ def _float(model: bytes, said: str) -> Precise:
     after = graph.encode(halved.model)
     subnormal = sum(item["subnormal"] + item["flushed"] for item in halved.initialisers)
     notes = (
-        [f"precision: {subnormal:,} weights are below what {said} holds in full precision, or became 0"]
+        [f"precision: {counted(subnormal, 'weight')} below what {said} holds in full precision, or 0 in it"]
         if subnormal
         else []
     )
-    detail = f"{said} inside, inputs and outputs as they were; {len(halved.kept)} operators stay FP32"
+    kept = f"{counted(len(halved.kept), 'operator')} of the graph kept in FP32"
+    detail = f"{said} inside, inputs and outputs as they were; {kept}"
     document = _document(said, initialisers=halved.initialisers, kept_fp32=halved.kept)
     return Precise(
         after, [graph.step(f"precision.{said}", model, after, detail)], {DOCUMENT: document}, notes

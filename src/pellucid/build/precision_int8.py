@@ -38,6 +38,7 @@ from pellucid.core.calibration_ranges import (
     parse_ranges,
 )
 from pellucid.core.digest import sha256
+from pellucid.core.words import counted
 from pellucid.errors import FormatError, PrecisionError
 
 _SHIFT: Final = 128  # zero point of the same integers as UINT8
@@ -369,7 +370,7 @@ def as_precise(raw: bytes, found: Int8) -> Precise:
     count = len(found.nodes)
     how = "with the ranges of an earlier package" if found.is_reused else "calibrated"
     over = f"{found.ranges['method']} over {found.ranges['samples']:,} rows"
-    detail = f"{count} operators quantised to INT8, {how}: {over}"
+    detail = f"{counted(count, 'operator')} of the graph quantised to INT8, {how}: {over}"
     return Precise(
         after,
         [

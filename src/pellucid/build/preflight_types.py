@@ -10,6 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from pellucid.build.canonical_names import graphs_of, nodes_of
+from pellucid.core.words import counted
 from pellucid.ports import PreflightFinding
 
 _FP16_MAX: Final = 65504.0
@@ -33,16 +34,17 @@ def fp16_findings(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> Iterator
         if over and overflowing <= _SHOWN:
             yield PreflightFinding(
                 "risk", "types.fp16", f"tensor {tensor.name!r:.80}",
-                f"{over:,} of {values.size:,} values beyond {_FP16_MAX:.0f}, which FP16 has no number for",
+                f"{over:,} of {counted(values.size, 'value')} beyond {_FP16_MAX:.0f}, "
+                "which FP16 has no number for",
                 "keep it in FP32, scale it, or use bf16",
             )  # fmt: skip
     if overflowing > _SHOWN:
-        what = f"{overflowing - _SHOWN:,} further weights beyond {_FP16_MAX:.0f}"
+        what = f"{counted(overflowing - _SHOWN, 'further weight')} beyond {_FP16_MAX:.0f}"
         yield PreflightFinding("risk", "types.fp16", "model", what)
     if tiny_values:
         what = (
-            f"{tiny_values:,} values of {tiny_tensors:,} weights below FP16's normal numbers: "
-            "there it keeps fewer digits, or none"
+            f"{counted(tiny_values, 'value')} of {counted(tiny_tensors, 'weight')} below FP16's normal "
+            "numbers: there it keeps fewer digits, or none"
         )
         yield PreflightFinding("note", "types.fp16", "model", what)
 

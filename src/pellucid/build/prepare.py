@@ -30,6 +30,7 @@ class Prepared:
         documents: Path in the package -> value of the canonical profile.
         graph: What a drawing needs of the compiled graph.
         notes: What a reader should know, in words.
+        given: Operators of the graph as it was given.
     """
 
     compiled: bytes
@@ -40,6 +41,7 @@ class Prepared:
     documents: dict[str, Any]
     graph: dict[str, Any]
     notes: list[str]
+    given: int
 
 
 def prepare(task: Task) -> Prepared:
@@ -61,4 +63,5 @@ def prepare(task: Task) -> Prepared:
         documents=precise.documents,
         graph=graph_of(onnx.load_model_from_string(precise.model)).as_json(),
         notes=[*canonical.notes, *precise.notes],
+        given=canonical.given,
     )

@@ -111,6 +111,7 @@ def _prepare(task: Task) -> dict[str, Any]:
         "documents": prepared.documents,
         "graph": prepared.graph,
         "notes": prepared.notes,
+        "given": prepared.given,
         "packages": loaded_packages(),
     }
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 
 from pellucid.cli.output import console, emit, json_option, pairs, site_option
+from pellucid.core.words import counted
 
 PHASES = {
     "prepare": "checking the model",
@@ -78,7 +79,8 @@ def command(recipe: Path, site_path: Path | None, *, as_json: bool) -> None:
 def _layers(facts: dict[str, Any]) -> str:
     if facts.get("layers_reason"):
         return f"not known: {facts['layers_reason']}"
-    return f"{len(facts['nodes'])} operations became {len(facts['layers'])}, {facts['fused_layers']} fused"
+    operators, layers = counted(len(facts["nodes"]), "operator"), counted(len(facts["layers"]), "layer")
+    return f"{operators} became {layers}, {facts['fused_layers']} fused"
 
 
 def _measured(folder: Path) -> list[tuple[str, str]]:

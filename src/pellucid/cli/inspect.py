@@ -16,20 +16,27 @@ if TYPE_CHECKING:
     from pellucid.core.trust import TrustedPackage
 
 
+_NAMES = {  # what a name of the specification counts
+    "quantized_ops_count": "quantized_ops_count (engine layers)", "source_nodes": "source_nodes (as given)",
+    "nodes": "nodes (of the graph that the builder got)",
+}  # fmt: skip
+
+
 @click.command("inspect")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("package")
 @click.option("--trust", "trust_path", type=click.Path(path_type=Path, file_okay=False), default=None,
               help="Folder with the keys to believe (default: the site's).")  # fmt: skip
 @site_option
 @json_option
-def command(path: Path, trust_path: Path | None, site_path: Path | None, as_json: bool) -> None:
-    """Show what is inside the package at PATH, after verifying it."""
+def command(package: str, trust_path: Path | None, site_path: Path | None, as_json: bool) -> None:
+    """Show what is inside PACKAGE, after verifying it: an archive, a folder, NAME:VERSION or a digest."""
     from pellucid.app.load import verify
     from pellucid.app.site import open_site, read_trust
 
-    trust = read_trust(trust_path) if trust_path is not None else open_site(site_path).trust()
-    package = verify(None, path, trust=trust).package
-    emit(_value(package), lambda console: _render(console, package), as_json=as_json)
+    site = open_site(site_path) if trust_path is None or not Path(package).exists() else None
+    trust = read_trust(trust_path) if trust_path is not None else None
+    found = verify(site, package, trust=trust).package
+    emit(_value(found), lambda console: _render(console, found), as_json=as_json)
 
 
 def _value(package: TrustedPackage) -> dict[str, Any]:
@@ -73,7 +80,9 @@ def _render(console: Console, package: TrustedPackage) -> None:
     console.print(table("Signed files", ("role", "path", "bytes", "digest"), rows))
     for title in ("recipe", "meaning", "metadata", "facts"):
         if value[title]:
-            console.print(pairs(title.capitalize(), [(k, _short(v)) for k, v in value[title].items()]))
+            console.print(
+                pairs(title.capitalize(), [(_NAMES.get(k, k), _short(v)) for k, v in value[title].items()])
+            )
     _render_attestations(console, package)
 
 

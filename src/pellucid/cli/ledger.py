@@ -101,7 +101,7 @@ def _cells(row: Found) -> tuple[Any, ...]:
 @site_option
 @json_option
 def get(key: str, reveal: bool, site_path: Path | None, as_json: bool) -> None:
-    """Show one entry by its KEY or its index, and whether what opens it is held, erased or lost."""
+    """Show one entry by its KEY or its index, and whether what opens it is held, erased, lost or none."""
     import json
 
     from pellucid.app.ledger import find_entry, open_ledger, record_event
@@ -114,7 +114,7 @@ def get(key: str, reveal: bool, site_path: Path | None, as_json: bool) -> None:
     with closing(open_ledger(site)) as ledger:
         entry = json.loads(ledger.reader.entry(index))
         openings = ledger.reader.openings(key)
-        value = {"index": index, "entry": entry, "openings": ledger.vault.state(key)}
+        value = {"index": index, "entry": entry, "openings": _openings(entry, ledger.vault.state(key))}
         value["erased"] = [_erasure(row, by) for row, by in ledger.vault.erasures(key)]
     if reveal:
         value["revealed"] = [_opening(opening) for opening in openings]
@@ -129,6 +129,12 @@ def get(key: str, reveal: bool, site_path: Path | None, as_json: bool) -> None:
             console.print(pairs("", [(name, item) for name, item in each.items() if item is not None]))
 
     emit(value, render, as_json=as_json)
+
+
+def _openings(entry: dict[str, Any], state: str) -> str:
+    """What the vault says; an entry that commits to nothing has nothing to lose."""
+    commits = entry["type"] == "call" or "personal" in entry["data"]
+    return state if commits or state != "lost" else "none"
 
 
 def _flat(name: str, item: Any) -> list[tuple[str, str]]:

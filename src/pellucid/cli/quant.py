@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pellucid.cli.output import emit, json_option, pairs, site_option, table, working
+from pellucid.core.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from pellucid.app.quant import Dependent, Dependents, Quantised, Step
     from pellucid.core.calibration_ranges import RangeChange, TensorRange
+    from pellucid.core.trust import TrustedPackage
 
 _SHOWN_MAX = 20  # limit: rows on a screen; --json has them all
 
@@ -48,7 +50,9 @@ def history_(model: str, site_path: Path | None, *, as_json: bool) -> None:
     def render(console: Console) -> None:
         columns = ("version", "precision", "method", "data", "samples", "times", "source", "moved most")
         whole = ("version", "precision", "method", "data", "samples")
-        console.print(table(f"{model}: {len(steps)} packages", columns, map(_step, steps), whole=whole))
+        console.print(
+            table(f"{model}: {counted(len(steps), 'package')}", columns, map(_step, steps), whole=whole)
+        )
         for name, reason in kept.refused:
             console.print(f"not believed  {name}: {reason}", style="yellow", markup=False)
 
@@ -156,7 +160,8 @@ def _rows(found: Quantised) -> list[tuple[str, Any]]:
     package, calibration, ranges = found.package, found.calibration, found.ranges
     rows: list[tuple[str, Any]] = [
         ("package", package.digest), ("precision", package.precision),
-        ("quantised operations", package.facts.get("quantized_ops_count")),
+        ("quantised operators of the graph", _operators(package)),
+        ("engine layers that compute quantised", package.facts.get("quantized_ops_count")),
     ]  # fmt: skip
     if calibration is None or ranges is None:
         return [*rows, ("calibration", "none: this precision needs no data")]
@@ -171,6 +176,13 @@ def _rows(found: Quantised) -> list[tuple[str, Any]]:
         rows.append((f"slice {each['name']}", shares))
     versions = ", ".join(f"{name} {version}" for name, version in sorted(ranges.bound["versions"].items()))
     return [*rows, ("graph", ranges.bound["model"]), ("made with", versions)]
+
+
+def _operators(package: TrustedPackage) -> int | None:
+    import json
+
+    raw = package.files.get("precision.json")
+    return len(json.loads(raw).get("quantised") or ()) if raw is not None else None
 
 
 def _tensor(tensor: TensorRange) -> dict[str, Any]:

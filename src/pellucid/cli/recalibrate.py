@@ -9,6 +9,7 @@ import click
 
 from pellucid.cli.build import PHASES
 from pellucid.cli.output import console, emit, json_option, pairs, site_option
+from pellucid.core.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,7 +61,7 @@ def command(
     }  # fmt: skip
     rows = [
         ("package", outcome.folder.name), ("package digest", outcome.package), ("follows", old.folder),
-        ("data", f"{done.calibration.data} ({len(done.calibration.samples):,} samples)"),
+        ("data", f"{done.calibration.data} ({counted(len(done.calibration.samples), 'sample')})"),
         ("recipe", done.recipe), ("ledger entry", done.entry), ("next", f"pellucid sign {outcome.folder}"),
     ]  # fmt: skip
 

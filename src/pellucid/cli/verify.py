@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("verify")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("package", metavar="PACKAGE")
 @click.option("--trust", "trust_path", type=click.Path(path_type=Path, file_okay=False), default=None,
               help="Folder with the keys to believe (default: the site's).")  # fmt: skip
 @click.option("--policy", "policy_path", type=click.Path(path_type=Path, dir_okay=False), default=None,
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 @site_option
 @json_option
 def command(
-    path: Path, trust_path: Path | None, policy_path: Path | None, site_path: Path | None, as_json: bool
+    package: str, trust_path: Path | None, policy_path: Path | None, site_path: Path | None, as_json: bool
 ) -> int:
-    """Verify a package (archive or folder) or an evidence bundle (.zip) at PATH.
+    """Verify PACKAGE (archive, folder, NAME:VERSION or a digest) or an evidence bundle (.zip).
 
     A package: shape, signature, digests, attestations, and what the policy would say. A bundle: all
     that verify.py checks, and a second opinion by other code.
 
     Exit 0 it holds, 3 it does not hold, 4 the policy refuses it.
     """
-    if path.suffix == ".zip":
-        return _verify_bundle(path, trust_path, site_path, as_json=as_json)
+    if Path(package).suffix == ".zip":
+        return _verify_bundle(Path(package), trust_path, site_path, as_json=as_json)
     from pellucid.app.load import verify
     from pellucid.app.site import read_file, read_trust
     from pellucid.core.policy import parse_policy
@@ -43,7 +43,7 @@ def command(
     site = _site(site_path, required=trust_path is None)
     trust = read_trust(trust_path) if trust_path is not None else None
     policy = parse_policy(read_file(policy_path, "policy")) if policy_path is not None else None
-    checked = verify(site, path, trust=trust, policy=policy)
+    checked = verify(site, package, trust=trust, policy=policy)
     allowed = checked.verdict is None or checked.verdict.allowed
     emit(_value(checked), lambda console: _render(console, checked), as_json=as_json)
     return 0 if allowed else 4

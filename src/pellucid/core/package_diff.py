@@ -27,11 +27,13 @@ from pellucid.core.package_diff_layers import (
     compare_layers,
 )
 from pellucid.core.package_diff_sides import Side
+from pellucid.core.words import counted
 
 SECTIONS: Final = (
     "tactics", "precision", "fusions", "graph", "ranges", "accuracy", "formats", "memory", "recipe",
     "environment", "warnings", "engine",
 )  # fmt: skip
+_OF_THE_TARGET: Final = {"tactics", "precision", "fusions", "formats", "memory"}
 NOTHING: Final = "no difference in anything that was compared"
 
 _NOT_OF_THE_BUILD: Final = {"name", "version", "previous", "reasons"}  # recipe: who, not how
@@ -52,11 +54,13 @@ class Comparison:
         differences: What matters most first.
         same: Sections that were compared and are equal.
         not_compared: Section -> why.
+        targets: What A and B were built for, where that differs.
     """
 
     differences: tuple[Difference, ...]
     same: tuple[str, ...]
     not_compared: Mapping[str, str]
+    targets: tuple[str, str] | None = None
 
     @property
     def first(self) -> str:
@@ -64,7 +68,11 @@ class Comparison:
         if not self.differences:
             return NOTHING
         found = self.differences[0]
-        return f"{found.words}; reason: {found.reason}" if found.reason else found.words
+        if self.targets is None or found.section not in _OF_THE_TARGET:
+            return f"{found.words}; reason: {found.reason}" if found.reason else found.words
+        # another GPU has other kernels: padding, formats and shapes at their edges follow from that
+        seen = f"; seen in: {found.reason}" if found.reason and not found.reason.startswith(UNKNOWN) else ""
+        return f"target {self.targets[0]} in A, {self.targets[1]} in B, the likely cause: {found.words}{seen}"
 
 
 def compare(a: Side, b: Side) -> Comparison:
@@ -78,7 +86,8 @@ def compare(a: Side, b: Side) -> Comparison:
     missing = _not_compared(a, b)
     touched = {difference.section for difference in ordered}
     same = tuple(s for s in SECTIONS if s not in touched and s not in missing)
-    return Comparison(tuple(ordered), same, missing)
+    targets = next(((d.a, d.b) for d in inputs if d.subject == "target"), None)
+    return Comparison(tuple(ordered), same, missing, targets)
 
 
 def _causes(a: Side, b: Side, inputs: list[Difference]) -> str:
@@ -212,7 +221,7 @@ def _graph(a: Side, b: Side) -> Iterator[Difference]:
         if names:
             listed = ", ".join(f"{shown(n)} ({(side.nodes or {})[n]})" for n in names[:_LISTED_MAX])
             more = f" and {len(names) - _LISTED_MAX} more" if len(names) > _LISTED_MAX else ""
-            words = f"graph: {len(names)} nodes only in {where}: {listed}{more}"
+            words = f"graph: {counted(len(names), 'node')} only in {where}: {listed}{more}"
             counts = (str(len(names)), "0") if where == "A" else ("0", str(len(names)))
             yield Difference(GRAPH, "graph", f"nodes only in {where}", *counts, words, weight=len(names))
     for name in sorted(a.nodes.keys() & b.nodes.keys()):

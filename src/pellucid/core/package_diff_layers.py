@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pellucid.core.package_diff_sides import Kernel, Side, is_deferred
+from pellucid.core.words import counted
 
 UNKNOWN: Final = "not in the logs"
 TACTIC_EXPLAINED, PRECISION, FUSION_LOST, TACTIC, ACCURACY, GRAPH, RANGES = range(1, 8)
@@ -168,7 +169,7 @@ def _formats(a: Sequence[Kernel], b: Sequence[Kernel]) -> tuple[str, str, str] |
     if texts[0] == texts[1]:
         return None
     if len(texts[0]) != len(texts[1]):
-        counts = (f"{len(texts[0])} tensors", f"{len(texts[1])} tensors")
+        counts = (counted(len(texts[0]), "tensor"), counted(len(texts[1]), "tensor"))
         return *counts, f"{counts[0]} at its edges in A, {counts[1]} in B"
     there, here = next(pair for pair in zip(*texts, strict=True) if pair[0] != pair[1])
     return there, here, f"format {there or 'not said'} in A, {here or 'not said'} in B"

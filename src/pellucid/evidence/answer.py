@@ -85,7 +85,7 @@ def _calibration(package: TrustedPackage) -> dict[str, Any]:
 
 
 def _operations(count: int) -> str:
-    return f"{count:,} quantised operation{'' if count == 1 else 's'}"
+    return f"{count:,} quantised engine layer{'' if count == 1 else 's'}"
 
 
 def _signature(package: TrustedPackage) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def answer_rows(answers: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _mixed(precision: Mapping[str, Any]) -> str:
     count = precision["quantised_operations"]
     came = "" if precision["value"] == "INT8" else ", as the source model has them"
-    return f"; {count:,} of the engine's operations are quantised{came}" if count else ""
+    return f"; {count:,} of the engine's layers compute quantised{came}" if count else ""
 
 
 def _facts(chain: Chain) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pellucid.core.entry import Entry, Formed, Opening, parse_trusted
+from pellucid.core.subject import model_of
 from pellucid.core.times import parse_time
 from pellucid.errors import FormatError, UnavailableError
 from pellucid.ports import Found, Query
@@ -146,7 +147,7 @@ def _row(index: int, formed: Formed) -> tuple[Any, ...]:
     label, confidence = _decision(formed.openings)
     return (
         index, entry.id, entry.type, parse_time(entry.time),
-        *(_text(data, name) for name in ("model", "version", "package")), _outcome(entry),
+        model_of(entry.type, data), *(_text(data, name) for name in ("version", "package")), _outcome(entry),
         label, confidence, _text(data, "trace"), said.get("trace_id", ""), formed.subject or "",
     )  # fmt: skip
 

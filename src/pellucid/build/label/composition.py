@@ -15,16 +15,16 @@ _NAMES_MAX = 24  # limit: names in one cell
 
 def composition(facts: Mapping[str, Any], drawing: str) -> Section:
     """Composition as facts.json says it."""
-    layers, nodes = facts["layers"], facts["nodes"]
+    layers = facts["layers"]
     if facts.get("layers_reason"):  # nothing is drawn or counted that nobody knows
-        known = [("Source operations", f"{len(nodes):,}"), ("Engine layers", facts["layers_reason"])]
+        known = [*_graphs(facts), ("Engine layers", facts["layers_reason"])]
         return Section("What it is made of", known)
     rows = [
-        ("Source operations", f"{len(nodes):,}"),
+        *_graphs(facts),
         ("Engine layers", f"{len(layers):,}"),
         ("Fused layers", f"{facts['fused_layers']:,}"),
         ("Removed or folded", _removed(facts["eliminated"])),
-        ("Quantised operations", f"{facts['quantized_ops_count']:,}"),
+        ("Engine layers that compute quantised", f"{facts['quantized_ops_count']:,}"),
     ]
     if facts.get("reformats_count") is not None:
         rows.append(("Layers that only move or reshape", f"{facts['reformats_count']:,}"))
@@ -39,6 +39,13 @@ def composition(facts: Mapping[str, Any], drawing: str) -> Section:
             Figure(drawing, "The graph before and after fusion; the table below says it in words", True)
         )
     return Section("What it is made of", rows, figures=figures, tables=[_table(facts)])
+
+
+def _graphs(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Sizes of the graph as given and of the one the builder got, which canonicalisation makes another."""
+    given = facts.get("source_nodes")
+    rows = [("Operators of the source graph", f"{given:,}")] if given is not None else []
+    return [*rows, ("Operators of the graph that the builder got", f"{len(facts['nodes']):,}")]
 
 
 def _table(facts: Mapping[str, Any]) -> Table:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 from pellucid.build.drawing_text import escape
-from pellucid.build.label.content import Figure, Section, Table
+from pellucid.build.label.content import Figure, Section, Table, counted
 
 _LONG = 1.9  # height by width: smaller than two thirds, letters on paper could not be read
 _OPEN_MAX = 12  # rows of a table that stands open; a longer one unfolds on request, and in print
@@ -91,7 +91,9 @@ def _table(table: Table) -> str:
     )
     if not folded:
         return inner
-    return f"<details><summary>{escape(caption)} ({len(table.rows):,} rows)</summary>{inner}</details>"
+    return (
+        f"<details><summary>{escape(caption)} ({counted(len(table.rows), 'row')})</summary>{inner}</details>"
+    )
 
 
 def _number(at: int, table: Table) -> str:

@@ -55,7 +55,7 @@ def precision(recipe: Mapping[str, Any], facts: Mapping[str, Any], documents: Ma
     """Datatypes, what they cost, and the error at each fused layer's boundary."""
     count = facts["quantized_ops_count"]
     given = recipe["precision"] != "int8"
-    came = f"; {count:,} quantised operations, as the source model has them" if count and given else ""
+    came = f"; {counted(count, 'engine layer')} quantised, as the source model is" if count and given else ""
     found, said = documents.get("accuracy.json") or {}, documents.get("precision.json") or {}
     rows = [
         (
@@ -70,17 +70,19 @@ def precision(recipe: Mapping[str, Any], facts: Mapping[str, Any], documents: Ma
         rows.append(("Kept in FP32", (", ".join(shown) or "nothing") + (f"; {rest}" if rest else "")))
         quantised = said.get("quantised")
         if quantised:
-            rows.append(("Reading quantised values", counted(len(quantised), "operation")))
+            rows.append(("Operators of the graph that are quantised", f"{len(quantised):,}"))
         scheme = said.get("scheme")
         if isinstance(scheme, Mapping):
             rows.append(("Scheme", in_words(scheme)))
         rows.append(("Weights too large for it", f"{_sum(said, 'overflow'):,}"))
         rows.append(("Weights below its normal range", f"{_sum(said, 'subnormal'):,}"))
+        rows.append(("Weights that became 0", f"{_sum(said, 'flushed'):,}"))
     rows += [
         ("Error against the source", _largest(found)),
         ("First layer past the bound", _first(found)),
     ]
-    lost = [item for item in listed(said, "initialisers") if item.get("overflow") or item.get("subnormal")]
+    losses = ("overflow", "subnormal", "flushed")
+    lost = [item for item in listed(said, "initialisers") if any(item.get(key) for key in losses)]
     tables = [_initialisers(lost)] if lost else []
     edges = listed(found, "boundaries")
     figures = []
@@ -108,11 +110,11 @@ def _initialisers(lost: Sequence[Mapping[str, Any]]) -> Table:
     shown, rest = cut(lost, "precision.json")
     rows = [
         (told(i, "name"), figure(i.get("elements")), figure(i.get("overflow") or 0),
-         figure(i.get("subnormal") or 0), figure(i.get("max_abs")))
+         figure(i.get("subnormal") or 0), figure(i.get("flushed") or 0), figure(i.get("max_abs")))
         for i in shown
     ]  # fmt: skip
-    head = ("Weights", "Elements", "Too large", "Below normal range", "Largest")
-    return Table("Weights that lose more than digits", head, rows, (1, 2, 3, 4), rest)
+    head = ("Weights", "Elements", "Too large", "Below normal range", "Became 0", "Largest")
+    return Table("Weights that lose more than digits", head, rows, (1, 2, 3, 4, 5), rest)
 
 
 def _boundary_plot(edges: Sequence[Mapping[str, Any]], first: Any) -> Figure:

@@ -83,7 +83,7 @@ def _glance(
         [
             ("Precision", recipe["precision"].upper() + (" with TF32" if recipe["tf32"] else "")),
             ("Runs on", f"{recipe['target']}, {recipe['backend']} {backend_version(environment)}"),
-            ("Operations became layers", f"{len(facts['nodes']):,} \u2192 {len(facts['layers']):,}"),
+            ("Operators became layers", f"{len(facts['nodes']):,} \u2192 {len(facts['layers']):,}"),
             ("Weights", size(facts["memory"].get("weights_bytes"))),
             ("Decisions changed by the build", changed),
             ("Warnings", "none" if warnings.tone == "calm" else str(len(warnings.rows))),
