@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -155,6 +156,16 @@ def test_plain_words_to_a_door_that_speaks_tls_are_not_answered(plain: House):
         raw.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")
         assert not raw.recv(65_536).startswith(b"HTTP/")
     assert plain.ask("GET", "/v2/health/live")[0] == 200
+
+
+def test_a_handshake_that_does_not_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pellucid.servers.http.serve.HANDSHAKE_S", 0.2)
+    with opened(tmp_path) as house:
+        with closing(socket.create_connection(("localhost", house.port), timeout=20)) as raw:
+            raw.sendall(b"\x16\x03\x01")
+            with contextlib.suppress(ConnectionError):
+                assert raw.recv(65_536) == b""
+        assert house.ask("GET", "/v2/health/live")[0] == 200
 
 
 # -- certificates of clients ----------------------------------------------------------------------

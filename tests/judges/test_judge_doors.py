@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from pellucid.app.ledger import check_ledger, ledger_vkey, open_ledger, settle
 from pellucid.app.site import open_site
 from pellucid.app.tokens import add_token, revoke_token, tokens_path
+from pellucid.cli.main import cli
+from pellucid.errors import UnauthenticatedError, UnavailableError, UsageError
 from pellucid.testing.certificates import Authority
 from pellucid.testing.server import ServerProcess, serving
 from pellucid.testing.site import make_site
@@ -195,6 +198,22 @@ def test_whoami_of_a_pod(guarded: Guarded):
     assert told["allowed"]["policy"] == model["policy"]
     assert told["caller"] == {"identity": "token:ci", "roles": ["client"], "how": "token"}
     assert guarded.token not in reply.said.decode()  # type: ignore[attr-defined]
+
+
+def test_the_command_line_calls_with_a_token(guarded: Guarded, monkeypatch: pytest.MonkeyPatch):
+    port, values = guarded.server.port, json.dumps([0] * 20)
+    base = ["call", "credit", "--data", values, "--ca", str(guarded.authority), "--json", "--url"]
+    assert isinstance(run_cli(*base, f"https://localhost:{port}").exception, UnauthenticatedError)
+    monkeypatch.setenv("PELLUCID_TOKEN", guarded.token)
+    assert json.loads(run_cli(*base, f"https://localhost:{port}").output)["model"] == "credit"
+    assert isinstance(run_cli(*base, f"https://127.0.0.2:{port}").exception, UnavailableError)  # not its name
+    refused = run_cli(*base, "http://inference.example.org").exception
+    assert isinstance(refused, UsageError)
+    assert guarded.token not in str(refused)
+
+
+def run_cli(*words: str) -> Any:
+    return CliRunner().invoke(cli, words)
 
 
 def test_a_revoked_token_is_heard_no_more(guarded: Guarded):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pellucid.config import parse_config
 from pellucid.core.access import (
     ACTIONS,
     ROLES,
@@ -145,3 +148,30 @@ def test_any_bytes_give_an_address(raw: bytes, header: str):
 def test_networks_that_are_none():
     with pytest.raises(ConfigError, match="trusted_proxies"):
         parse_networks(["10.0.0.1/8"], "doors.trusted_proxies")  # bits behind the mask
+
+
+# -- the page -------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/secure-the-doors.md").read_text()
+
+
+def test_the_how_to_says_what_the_table_says():
+    wanted = {
+        "inference, shared memory": {"infer", "shared_memory"},
+        "metadata, index, documents, `/whoami`": {"metadata", "whoami"},
+        "statistics, trace and log settings": {"statistics", "settings"},
+        "load, unload, changes of settings": {"repository", "change_settings"},
+    }
+    for title, actions in wanted.items():
+        (row,) = re.findall(rf"(?m)^\| {re.escape(title)} \|(.*)\|$", PAGE)
+        said = {role for role, cell in zip(ROLES, row.split("|"), strict=True) if cell.strip() == "yes"}
+        for action in actions:
+            assert said == ACTIONS[action], action
+
+
+def test_the_settings_of_the_how_to_are_settings():
+    lines = re.findall(r"(?ms)^```toml\n(.*?)^```", PAGE)
+    config = parse_config("".join(lines).encode())
+    assert config.doors.authenticate
+    assert config.doors.jwt_roles["apps"] == "client"
+    assert config.doors.requests_per_s == 200

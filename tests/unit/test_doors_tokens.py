@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pellucid.app.doors import SiteBearers
+from pellucid.app.ledger import open_ledger
 from pellucid.app.site import create_site
 from pellucid.app.tokens import add_token, read_book, revoke_token
 from pellucid.cli.main import cli
+from pellucid.core.entry import parse_entry
 from pellucid.core.token import Book, decode_book, encode_book, find_caller
 from pellucid.errors import (
     ConfigError,
@@ -24,6 +27,7 @@ from pellucid.errors import (
     NotFoundError,
     PellucidError,
     UnauthenticatedError,
+    UnavailableError,
     UsageError,
 )
 
@@ -153,3 +157,22 @@ def test_the_command_shows_a_token_once(tmp_path: Path):
         run.invoke(cli, ["tokens", "add", "x", "--role", "sre", "--expires", "1y", *at]).exception, UsageError
     )
     assert os.stat(site.root / "tokens.json").st_mode & 0o077 == 0
+    with closing(open_ledger(site)) as ledger:
+        entries = [parse_entry(raw) for raw in ledger.reader.entries(0, ledger.reader.size())]
+    told = [entry.data for entry in entries if entry.type == "config"]
+    assert [(data["change"], data.get("roles")) for data in told] == [
+        ("token_added", ["client", "sre"]), ("token_added", ["client"]), ("token_revoked", None),
+    ]  # fmt: skip
+    assert "caller" in told[0]["personal"]
+    assert b"token:ci" not in b"".join(entry.raw for entry in entries)
+    assert token.encode() not in b"".join(p.read_bytes() for p in site.root.rglob("*") if p.is_file())
+
+
+def test_what_cannot_be_recorded_is_not_given(tmp_path: Path):
+    def full() -> None:
+        raise UnavailableError("ledger: expected room, got none")
+
+    path = tmp_path / "tokens.json"
+    with pytest.raises(UnavailableError):
+        add_token(path, "ci", ("client",), now_ns=1, record=full)
+    assert read_book(path) == Book()

@@ -7,9 +7,11 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pellucid.core.times import format_time
 from pellucid.core.token import ID_BYTES, SALT_BYTES, SECRET_BYTES, Book, decode_book, encode_book
 from pellucid.errors import ConfigError, UsageError
 
@@ -63,8 +65,12 @@ def read_book(path: Path) -> Book:
         return Book()
 
 
-def change_book(path: Path, change: Callable[[Book], Book]) -> None:
+def change_book(path: Path, change: Callable[[Book], Book], record: Callable[[], object]) -> None:
     """Change the tokens; two changes at once follow each other.
+
+    Args:
+        record: Called when the change holds and before it is written: what cannot be recorded does
+            not happen.
 
     Raises:
         UsageError: The file cannot be written.
@@ -72,6 +78,7 @@ def change_book(path: Path, change: Callable[[Book], Book]) -> None:
     """
     with _alone(path):
         book = change(read_book(path))
+        record()
         draft = path.with_name(path.name + ".new")
         draft.unlink(missing_ok=True)
         try:
@@ -95,7 +102,15 @@ def _alone(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def add_token(path: Path, name: str, roles: tuple[str, ...], *, now_ns: int, expires_ns: int = 0) -> str:
+def add_token(
+    path: Path,
+    name: str,
+    roles: tuple[str, ...],
+    *,
+    now_ns: int,
+    expires_ns: int = 0,
+    record: Callable[[], object] = lambda: None,
+) -> str:
     """Make a token; it is told this once and kept nowhere.
 
     Raises:
@@ -108,14 +123,38 @@ def add_token(path: Path, name: str, roles: tuple[str, ...], *, now_ns: int, exp
         changed, told = book.add(name, roles, random, now_ns=now_ns, expires_ns=expires_ns)
         return changed
 
-    change_book(path, add)
+    change_book(path, add, record)
     return told
 
 
-def revoke_token(path: Path, name: str) -> None:
+def revoke_token(path: Path, name: str, *, record: Callable[[], object] = lambda: None) -> None:
     """Take a token back; servers that run hear of it within a second.
 
     Raises:
         NotFoundError: No token of that name.
     """
-    change_book(path, lambda book: book.revoke(name))
+    change_book(path, lambda book: book.revoke(name), record)
+
+
+def issue(site: Site, name: str, roles: tuple[str, ...], *, now_ns: int, expires_ns: int = 0) -> str:
+    """Make a token of a site; an entry says which roles were given, and commits to whom.
+
+    Raises:
+        PellucidError: As ``add_token``, or the ledger cannot take the entry.
+    """
+    expires = format_time(expires_ns) if expires_ns else None
+    data = {"change": "token_added", "roles": sorted(roles), "expires": expires}
+    record = partial(_record, site, data, name)
+    return add_token(tokens_path(site), name, roles, now_ns=now_ns, expires_ns=expires_ns, record=record)
+
+
+def withdraw(site: Site, name: str) -> None:
+    """Take a token of a site back, with an entry; raises as ``revoke_token``."""
+    record = partial(_record, site, {"change": "token_revoked"}, name)
+    revoke_token(tokens_path(site), name, record=record)
+
+
+def _record(site: Site, data: dict[str, Any], name: str) -> None:
+    from pellucid.app.ledger import record_event
+
+    record_event(site, "config", data, {"caller": f"token:{name}"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -11,11 +12,13 @@ from urllib.parse import quote, urlsplit
 import click
 
 from pellucid.cli.output import emit, json_option
+from pellucid.core.access import is_loopback
 from pellucid.errors import (
     FormatError,
     NotFoundError,
     PellucidError,
     PolicyDeniedError,
+    UnauthenticatedError,
     UnavailableError,
     UsageError,
 )
@@ -33,6 +36,11 @@ if TYPE_CHECKING:
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Server.")
 @click.option("--id", "request_id", default=None, help="Request id, returned by the server.")
 @click.option("--subject", default=None, help="Whom the call is about; makes it erasable as a person's.")
+@click.option(
+    "--ca",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="PEM file of authorities for an https server.",
+)
 @click.option("--timeout", default=30.0, show_default=True, help="Seconds.")
 @json_option
 def command(
@@ -42,6 +50,7 @@ def command(
     url: str,
     request_id: str | None,
     subject: str | None,
+    ca: Path | None,
     timeout: float,
     *,
     as_json: bool,
@@ -51,8 +60,10 @@ def command(
     The request is the protocol's JSON ({"inputs": [...]}), or just the values of the one input:
 
       pellucid call credit --data '[0.1, 0.2, ...]'
+
+    A token is taken from PELLUCID_TOKEN, and sent to an https server or to this machine only.
     """
-    client = Client(url, timeout)
+    client = Client(url, timeout, os.environ.get("PELLUCID_TOKEN", ""), ca)
     name, _, version = model.partition(":")
     base = f"/v2/models/{quote(name, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "")
     request = _request(client, base, _read(path, data))
@@ -124,13 +135,30 @@ def _rows(value: list[Any], rest: list[int]) -> int:
 
 
 class Client:
-    """One server, spoken to over plain HTTP."""
+    """One server; a token goes nowhere in the clear."""
 
-    def __init__(self, url: str, timeout: float) -> None:
+    def __init__(self, url: str, timeout: float, token: str = "", ca: Path | None = None) -> None:
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise UsageError(f"url: expected http://HOST:PORT, got {url!r:.120}")
-        self._host, self._port, self._timeout = parts.hostname, parts.port or 80, timeout
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"url: expected http://HOST:PORT or https://HOST:PORT, got {url!r:.120}")
+        self._host, self._timeout, self._tls = parts.hostname, timeout, parts.scheme == "https"
+        self._port, self._ca = parts.port or (443 if self._tls else 80), ca
+        self._headers = {}
+        if token:
+            if not self._tls and not is_loopback(self._host):
+                raise UsageError(
+                    f"PELLUCID_TOKEN: expected an https server or this machine, got {url!r:.120}",
+                    hint="a token that was sent in the clear is everybody's: revoke it",
+                )
+            self._headers["authorization"] = f"Bearer {token}"
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if not self._tls:
+            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+        import ssl
+
+        context = ssl.create_default_context(cafile=self._ca)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=context)
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[dict[str, Any], dict[str, str]]:
         """Answer and headers.
@@ -138,10 +166,11 @@ class Client:
         Raises:
             PellucidError: What the server said, as the error it stands for.
         """
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+        connection = self._connect()
         try:
             sent = None if body is None else json.dumps(body).encode()
-            connection.request(method, path, sent, {"content-type": "application/json"} if sent else {})
+            kind = {"content-type": "application/json"} if sent else {}
+            connection.request(method, path, sent, self._headers | kind)
             reply = connection.getresponse()
             raw, headers = reply.read(), {name.lower(): value for name, value in reply.getheaders()}
         except (OSError, http.client.HTTPException) as error:
@@ -163,7 +192,13 @@ def _value(status: int, raw: bytes, headers: dict[str, str]) -> dict[str, Any]:
         raise FormatError(f"server: expected a JSON object, got HTTP {status} with {len(raw):,} bytes")
     if status == 200:
         return value
-    kinds = {403: PolicyDeniedError, 404: NotFoundError, 429: UnavailableError, 503: UnavailableError}
+    kinds = {
+        401: UnauthenticatedError,
+        403: PolicyDeniedError,
+        404: NotFoundError,
+        429: UnavailableError,
+        503: UnavailableError,
+    }
     kind = kinds.get(status, UsageError if status < 500 else PellucidError)
     key = headers.get("pellucid-call")
     hint = str(value.get("hint", "")) or (f"recorded as {key}" if key else "")

@@ -33,11 +33,11 @@ def add(name: str, roles: tuple[str, ...], expires: str, site_path: Path | None,
     """Make a token for NAME and print it, this once."""
     from pellucid.app.clock import SystemClock
     from pellucid.app.site import open_site
-    from pellucid.app.tokens import add_token, tokens_path
+    from pellucid.app.tokens import issue
 
     site, now_ns = open_site(site_path), SystemClock().now_ns()
     until_ns = 0 if expires == "never" else now_ns + _duration_s(expires) * 10**9
-    token = add_token(tokens_path(site), name, roles, now_ns=now_ns, expires_ns=until_ns)
+    token = issue(site, name, roles, now_ns=now_ns, expires_ns=until_ns)
     value = {"name": name, "roles": list(roles), "expires": _time(until_ns), "token": token}
     emit(value, lambda console: console.print(token, soft_wrap=True, markup=False), as_json=as_json)
 
@@ -74,9 +74,9 @@ def list_tokens(site_path: Path | None, as_json: bool) -> None:
 def revoke(name: str, site_path: Path | None, as_json: bool) -> None:
     """Take the token of NAME back; servers that run hear of it within a second."""
     from pellucid.app.site import open_site
-    from pellucid.app.tokens import revoke_token, tokens_path
+    from pellucid.app.tokens import withdraw
 
-    revoke_token(tokens_path(open_site(site_path)), name)
+    withdraw(open_site(site_path), name)
     value: dict[str, Any] = {"revoked": name}
     emit(value, lambda console: console.print(pairs("", value.items())), as_json=as_json)
 

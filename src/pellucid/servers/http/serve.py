@@ -98,7 +98,9 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         self._joining: set[asyncio.Task[Any]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._channel is None:
+        if self._channel is None and self.config.ssl is not None:
+            await self._listen(sockets or [])
+        elif self._channel is None:
             await super().startup(sockets)
         else:
             self.servers: list[Any] = []
@@ -107,6 +109,27 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
             asyncio.get_running_loop().add_reader(self._channel.fileno(), self._hear, self._channel)
         await self._opened()
         self._tell()
+
+    async def _listen(self, sockets: list[socket.socket]) -> None:
+        """As uvicorn, but for the time that a handshake may take."""
+        listening = asyncio.get_running_loop().create_server
+        self.servers = [
+            await listening(
+                self._protocol, sock=listener, ssl=self.config.ssl, backlog=BACKLOG,
+                ssl_handshake_timeout=HANDSHAKE_S,
+            )
+            for listener in sockets
+        ]  # fmt: skip
+        self.started = True
+
+    def _protocol(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            _loop=asyncio.get_running_loop(),
+        )
+        return made
 
     def _hear(self, channel: socket.socket) -> None:
         """Take the connections that the parent hands over; its end is ours."""
@@ -141,15 +164,9 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         loop = asyncio.get_running_loop()
         connection.setblocking(False)
 
-        def protocol() -> asyncio.Protocol:
-            made: asyncio.Protocol = self.config.http_protocol_class(
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
-            )
-            return made
-
         tls = self.config.ssl
         joining = loop.connect_accepted_socket(
-            protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S if tls else None
+            self._protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S if tls else None
         )
         task = loop.create_task(joining)
         self._joining.add(task)
