@@ -8,11 +8,19 @@ import pytest
 
 from pellucid.core.record import Batch, Call, Context, Event, decode_record
 from pellucid.errors import DiskFullError, FormatError, LedgerFullError, LedgerHaltedError, UsageError
+from pellucid.ledger import journal
 from pellucid.ledger.board import lock_dead, parse_board
+from pellucid.ledger.complete import complete
 from pellucid.ledger.journal import SegmentReader, list_segments
-from pellucid.ledger.recorder import DoorRecorder, JournalRecorder, NothingRecorder, RecorderLimits
+from pellucid.ledger.recorder import (
+    CLOSE_BYTES,
+    DoorRecorder,
+    JournalRecorder,
+    NothingRecorder,
+    RecorderLimits,
+)
 from pellucid.testing.clock import FakeClock
-from pellucid.testing.ledger import FACTS, make_batch, make_call
+from pellucid.testing.ledger import FACTS, LedgerFolder, make_batch, make_call
 
 LIMIT_S = 10  # how long a real thread may take before a test gives up
 
@@ -301,3 +309,60 @@ def test_recording_nothing_says_so_and_gives_numbers(make, tmp_path):
     found = records(tmp_path)
     assert [r.data["reason"] for r in found if isinstance(r, Event)] == ["unsafe_record_nothing"]
     assert not [r for r in found if isinstance(r, Call | Batch)]
+
+
+def test_what_is_open_can_be_closed_on_a_full_disk_and_nothing_new_begins(make, tmp_path, monkeypatch):
+    """The disk is full behind what the journal has taken ahead: as on a real one, in test_story_outage."""
+    recorder = make(limits=RecorderLimits(in_flight_max=64))
+    context = recorder.add_context(FACTS)
+    held = recorder._journal.room
+    assert held >= 64 * CLOSE_BYTES
+    path = recorder._journal.path
+    assert path.stat().st_size < 4_096  # readers see no end that is not there
+    assert path.stat().st_blocks * 512 >= held
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(journal, "keep_ahead", full)
+    opened = [recorder.reserve(1, context) for _ in range(64)]
+    while recorder._journal.room >= 64 * CLOSE_BYTES:  # what is in flight goes on, and uses it up
+        n = opened.pop()
+        recorder.close_call(make_call(n, context=context))
+        try:
+            opened.append(recorder.reserve(1, context))
+        except LedgerFullError:
+            break
+    with pytest.raises(LedgerFullError, match="expected to append") as refused:
+        recorder.reserve(1, context)
+    assert "disk space" in refused.value.hint
+    recorder._quietly(recorder.tend)
+    with pytest.raises(LedgerFullError):
+        recorder.reserve(1, context)
+    assert len(opened) >= 63
+    for n in opened:
+        recorder.close_call(make_call(n, context=context))
+    assert recorder.in_flight == 0
+    assert recorder._journal.room >= 0
+    monkeypatch.undo()
+    recorder._quietly(recorder.tend)
+    recorder.close_call(make_call(recorder.reserve(1, context), context=context))
+
+
+def test_an_hour_without_a_sequencer_is_not_noticed_and_everything_arrives(tmp_path):
+    clock = FakeClock()
+    ledger = LedgerFolder(tmp_path / "ledger", clock=clock, durable=False)
+    recorder = ledger.recorder(limits=RecorderLimits(rotate_s=60))
+    context, calls = recorder.add_context(FACTS), 0
+    for _ in range(3600):
+        for _ in range(3):
+            recorder.close_call(make_call(recorder.reserve(clock.now_ns(), context), context=context))
+            calls += 1
+        clock.move(1)
+        recorder.tend()
+    assert len(list_segments(ledger.root / "journal")) >= 59
+    recorder.close()
+    assert ledger.integrate() == calls + 2  # and the begin and the end of the epoch
+    assert complete(ledger.entries()).findings == ()
+    assert not list_segments(ledger.root / "journal")
+    ledger.close()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import re
 import struct
@@ -30,6 +31,7 @@ from pellucid.errors import (
     UnavailableError,
 )
 from pellucid.ledger.board import sync_folder
+from pellucid.ledger.reserve import keep_ahead
 
 MAGIC: Final = b"PLCJRN01"
 FRAME_MAX: Final = 16 * 2**20  # limit: bounds what a reader allocates for one frame
@@ -157,9 +159,9 @@ class SegmentReader:
 class _Segment:
     """An open segment that we append to."""
 
-    __slots__ = ("fd", "path", "seq", "size", "start")
+    __slots__ = ("fd", "path", "secured", "seq", "size", "start")
 
-    def __init__(self, folder: Path, source: str, seq: int, frames: bytes) -> None:
+    def __init__(self, folder: Path, source: str, seq: int, frames: bytes, ahead: int = 0) -> None:
         self.path, self.seq = folder / segment_name(source, seq), seq
         content = encode_head(source, seq) + frames
         draft = folder / f".{self.path.name}.{os.getpid()}"
@@ -168,6 +170,8 @@ class _Segment:
             # locked and whole before it has a name, so that nobody takes it for a dead writer's
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _write_all(self.fd, content)
+            self.secured = 0.0
+            self.secure(len(content), ahead)
             os.fsync(self.fd)
             os.link(draft, self.path)
             os.unlink(draft)
@@ -178,6 +182,11 @@ class _Segment:
                 os.unlink(draft)
             raise _write_error(self.path.name, error) from error
         self.size = self.start = len(content)
+
+    def secure(self, size: int, ahead: int) -> None:
+        """Have room for that many bytes behind the end; raises ``OSError`` when there is none."""
+        able = not ahead or keep_ahead(self.fd, size, ahead)
+        self.secured = size + ahead if able else math.inf
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -202,15 +211,16 @@ class JournalWriter:
         folder: ``ledger/journal``.
         source: The writer's name; first part of every key of its entries.
         first_seq: Number of the first segment.
+        ahead: Bytes of disk space that every segment takes before they are needed.
     """
 
-    def __init__(self, folder: Path, source: str, *, first_seq: int = 1) -> None:
-        self._folder, self._source = folder, source
+    def __init__(self, folder: Path, source: str, *, first_seq: int = 1, ahead: int = 0) -> None:
+        self._folder, self._source, self._ahead = folder, source, ahead
         self._contexts: dict[int, bytes] = {}
         self._leaving: set[int] = set()
         self._broken = ""
         self._seq = first_seq
-        self._segment = _Segment(folder, source, first_seq, b"")
+        self._segment = _Segment(folder, source, first_seq, b"", ahead)
 
     @property
     def path(self) -> Path:
@@ -225,6 +235,23 @@ class JournalWriter:
     def has_records(self) -> bool:
         """True if something was appended behind the head of the current segment."""
         return self._segment.size > self._segment.start
+
+    @property
+    def room(self) -> float:
+        """Bytes that can be appended whatever happens to the disk's free space."""
+        segment = self._segment
+        return segment.secured - segment.size
+
+    def secure(self) -> None:
+        """Take disk space ahead again.
+
+        Raises:
+            DiskFullError: There is none; what was taken before stays.
+        """
+        try:
+            self._segment.secure(self._segment.size, self._ahead)
+        except OSError as error:
+            raise _write_error(self.path.name, error) from error
 
     def append(self, payload: bytes) -> None:
         """Append a record; in the page cache when this returns.
@@ -271,7 +298,7 @@ class JournalWriter:
     def prepare(self) -> _Segment:
         """Make the next segment, durable, off the call path."""
         self._seq += 1  # also when it fails: a reader may have seen the name
-        return _Segment(self._folder, self._source, self._seq, b"")
+        return _Segment(self._folder, self._source, self._seq, b"", self._ahead)
 
     def swap(self, following: _Segment) -> _Segment:
         """Go on in ``following``; the caller syncs and closes what is returned."""

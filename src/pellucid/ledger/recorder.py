@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pellucid.core import canonical
 from pellucid.core.record import Batch, Call, Context, encode_record
-from pellucid.errors import LedgerFullError, LedgerHaltedError, PellucidError, UsageError
+from pellucid.errors import DiskFullError, LedgerFullError, LedgerHaltedError, PellucidError, UsageError
 from pellucid.ledger.board import Board
 from pellucid.ledger.events import check_size, closed_epoch, make_event
 from pellucid.ledger.journal import JournalWriter, backlog_bytes
@@ -27,6 +27,8 @@ from pellucid.ports import Clock
 
 MODES: Final = ("journaled", "durable")
 CONTEXT_MAX: Final = 16 * 1024  # limit: facts are copied into every entry
+CLOSE_BYTES: Final = 512  # of disk space that each open number has for its closing
+AHEAD: Final = 2 * 2**20  # and of disk space beside, for what comes between two looks at the disk
 _TEND_S: Final = 0.25  # how often the flusher looks at rotation, backlog and the board
 
 
@@ -39,6 +41,9 @@ class RecorderLimits:
     backlog_max_bytes: int = 2**30
     rotate_s: float = 10.0
     rotate_bytes: int = 64 * 2**20
+
+
+_BACKLOG_HINT: Final = "is the sequencer running? retry later, or raise ledger.backlog_max_bytes"
 
 
 class JournalRecorder:
@@ -76,12 +81,12 @@ class JournalRecorder:
         self._wake, self._stop = threading.Event(), threading.Event()
         self._callbacks: list[Callable[[], None]] = []
         self._dirty = False
-        self._full = ""
-        self._failed = ""
+        self._full = self._failed = self._hint = ""
+        self._reserve_bytes = self.limits.in_flight_max * CLOSE_BYTES
         self._events = itertools.count(1)
         self._context_ids = itertools.count(1)
         self._board = board or open_board(folder, source, limits=self.limits, clock=clock)
-        self._journal = JournalWriter(folder / "journal", source)
+        self._journal = JournalWriter(folder / "journal", source, ahead=self._reserve_bytes + AHEAD)
         self._rotated_ns = clock.monotonic_ns()
         self._journal.append_context(0, encode_record(Context(0, facts or {})))
         self._thread = threading.Thread(target=self._run, name="pellucid-flusher", daemon=True)
@@ -98,16 +103,30 @@ class JournalRecorder:
             TooManyError: ``in_flight_max`` calls are open.
             LedgerHaltedError: The disk failed; nothing more can be promised.
         """
+        if self._journal.room < self._reserve_bytes:
+            self._secure()
         if self._full:
             self._refuse()
         return self._board.reserve(accepted_ns, context)
 
+    def _secure(self) -> None:
+        """Numbers are given out only while the disk has room for the closing of all that are open."""
+        try:
+            with self._lock:
+                self._journal.secure()
+        except DiskFullError as error:
+            self._fill(error.message, error.hint)
+        except LedgerHaltedError as error:
+            self._halt(error.message)
+
+    def _fill(self, reason: str, hint: str) -> None:
+        if not self._failed:
+            self._full, self._hint = reason, hint
+
     def _refuse(self) -> None:
         if self._failed:
             raise LedgerHaltedError(self._failed)
-        raise LedgerFullError(
-            self._full, hint="is the sequencer running? retry later, or raise ledger.backlog_max_bytes"
-        )
+        raise LedgerFullError(self._full, hint=self._hint)
 
     def call_key(self, n: int) -> str:
         """Key of a call: ``node/epoch/worker/n``."""
@@ -235,13 +254,14 @@ class JournalRecorder:
         with self._flushing:
             if self._journal.has_records and self._is_rotation_due():
                 self.rotate()
+            if self._journal.room < self._reserve_bytes + AHEAD // 2:
+                with self._lock:
+                    self._journal.secure()
             if self._board.wants_extension:
                 self._board.extend()
         waiting, limit = backlog_bytes(self._folder / "journal"), self.limits.backlog_max_bytes
-        if not self._failed:
-            over = waiting > limit
-            text = f"{waiting:,} journal bytes wait, ledger.backlog_max_bytes is {limit:,}"
-            self._full = text if over else ""
+        text = f"{waiting:,} journal bytes wait, ledger.backlog_max_bytes is {limit:,}"
+        self._fill(text if waiting > limit else "", _BACKLOG_HINT)
 
     def _is_rotation_due(self) -> bool:
         age_ns = self._clock.monotonic_ns() - self._rotated_ns
@@ -256,6 +276,7 @@ class JournalRecorder:
             with self._lock:
                 previous = self._journal.swap(following)
             try:
+                os.ftruncate(previous.fd, previous.size)  # gives back what it had ahead
                 os.fdatasync(previous.fd)
             except OSError as error:
                 self._halt(f"journal {previous.path.name}: fdatasync failed: {error}")
@@ -280,8 +301,10 @@ class JournalRecorder:
             step()
         except LedgerHaltedError as error:
             self._halt(error.message)
-        except (PellucidError, OSError) as error:
-            self._full = f"journal: {error}"
+        except PellucidError as error:
+            self._fill(f"journal: {error.message}", error.hint)
+        except OSError as error:
+            self._fill(f"journal: {error}", "see what the disk says")
 
     def close(self, *, final: bool = True) -> None:
         """End the epoch: all flushed; with ``final`` and nothing open, an ``epoch`` event says so.

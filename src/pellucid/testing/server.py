@@ -24,8 +24,8 @@ class ServerProcess:
         ready: The readiness line: host, port, pid, source, models, refused, sequencer.
     """
 
-    def __init__(self, root: Path, *, log: Path | None = None) -> None:
-        self.root, self._log = root, log
+    def __init__(self, root: Path, *, log: Path | None = None, stdout: int | None = None) -> None:
+        self.root, self._log, self._stdout = root, log, stdout
         self.ready: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -41,7 +41,7 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=output if self._stdout is None else self._stdout,
                 stderr=output,
                 pass_fds=(writing,),
                 env=os.environ | {"ORT_DISABLE_TELEMETRY": "1"} | dict(environment or {}),
@@ -85,9 +85,9 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def serving(root: Path, *, log: Path | None = None) -> Iterator[ServerProcess]:
+def serving(root: Path, *, log: Path | None = None, stdout: int | None = None) -> Iterator[ServerProcess]:
     """A server that is stopped at the end; it must have ended cleanly."""
-    server, finished = ServerProcess(root, log=log).start(), False
+    server, finished = ServerProcess(root, log=log, stdout=stdout).start(), False
     try:
         yield server
         finished = True
