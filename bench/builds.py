@@ -37,7 +37,7 @@ HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent
 REASON: Final = {"reason": "to measure it", "reviewer": "bench/builds.py"}
 _PIECE: Final = 2**20
-GRAPH_PHASES: Final = ("prepare", "precision", "judge", "accuracy")
+GRAPH_PHASES: Final = ("prepare", "precision", "judge", "accuracy", "representativeness", "boundaries")
 MAGIKA, SILERO, OCR = "magika==1.0.3", "silero-vad==6.2.3", "rapidocr==3.10.0"
 
 
@@ -298,7 +298,8 @@ TensorRT-RTX builds for an explicit GPU architecture without a GPU: **none of th
 COLUMNS: Final = (
     "model", "backend", "target", "precision", "builds", "operations", "layers", "fused", "engine, bytes",
     "same layers", "same bytes",
-    "bare, s", "pellucid, s", "over, s", "graph, s", "audit, s", "goal", "peak bare, MiB", "peak pellucid, MiB",
+    "bare, s", "pellucid, s", "over, s", "graph, s", "audit, s", "goal", "peak bare, MiB",
+    "peak pellucid, MiB",
 )  # fmt: skip
 
 
