@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from pellucid.errors import EncodingError, FormatError, PellucidError, TooManyError, UnavailableError
@@ -21,6 +22,7 @@ from pellucid.servers.http.body import (
     read_body,
 )
 from pellucid.servers.http.routes import Route, find_route
+from pellucid.servers.http.slow import SlowBodies
 from pellucid.servers.http.statuses import STATUSES
 from pellucid.servers.http.telling import BODY_MAX, tell
 from pellucid.serving.answer import Answer
@@ -36,6 +38,7 @@ _JSON: Final = (b"content-type", b"application/json")
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 _LENGTH: Final = b"inference-header-content-length"
 _ONCE: Final = (_LENGTH, b"content-encoding", b"traceparent")  # heard twice, they say two things
+BODIES_BYTES: Final = 256 * 2**20  # limit: of all bodies that come in pieces, where one may be no larger
 FAULT: Final = b'{"error": "server: expected an answer, got a fault of its own"}'
 
 
@@ -57,6 +60,8 @@ class HttpDoor:
 
     def __init__(self, dataplane: Dataplane) -> None:
         self.plane = dataplane
+        limits = dataplane.limits
+        self.slow = SlowBodies(limits.slow_bodies_max, max(BODIES_BYTES, 2 * limits.body_max_bytes))
 
     # -- inference --------------------------------------------------------------------------------
 
@@ -98,11 +103,17 @@ class HttpDoor:
     ) -> Answer:
         route.verify()
         length = header_length(headers.get(_LENGTH))
-        body = await self._body(sent, headers, receive, self.plane.limits.body_max_bytes)
+        give_up = partial(self.refuse, call)
+        body = await self._body(sent, headers, receive, self.plane.limits.body_max_bytes, give_up)
         return await self.plane.infer(call, route.model, route.version, body, length)
 
     async def _body(
-        self, sent: Headers, headers: dict[bytes, bytes], receive: Receive, size_max: int
+        self,
+        sent: Headers,
+        headers: dict[bytes, bytes],
+        receive: Receive,
+        size_max: int,
+        give_up: Callable[[PellucidError], object] = lambda _: None,
     ) -> bytes:
         """The whole body, decompressed."""
         if len(sent) != len(headers):
@@ -110,7 +121,7 @@ class HttpDoor:
         encoding = headers.get(b"content-encoding", b"identity").strip().lower()
         if encoding != b"identity" and encoding not in ENCODINGS:
             raise _unsupported(encoding)
-        body = await read_body(receive, headers.get(b"content-length"), size_max)
+        body = await read_body(receive, headers.get(b"content-length"), size_max, self.slow, give_up)
         return body if encoding == b"identity" else inflate(body, encoding, size_max)
 
     def marks(self, call: OpenCall) -> Headers:
