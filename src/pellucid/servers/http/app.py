@@ -78,8 +78,8 @@ class HttpDoor:
             try:
                 answer = await self._run(call, route, scope["headers"], headers, receive)
             except PellucidError as error:
-                told = self.refuse(call, error)
-                await _send(send, *error_of(told, self.marks(call)))
+                # no name for what is told: a frame that names its error keeps itself, and the body in it
+                await _send(send, *error_of(self.refuse(call, error), self.marks(call)))
                 return
             await _send(send, 200, *answer_of(answer, headers.get(b"accept-encoding")))
         finally:

@@ -36,15 +36,18 @@ async def read_body(
     """
     if announced is not None and announced.isdigit() and int(announced[:20]) > size_max:
         raise too_large(size_max, announced[:20].decode())
-    late = DeadlineError(
-        f"body: expected all of it within {BODY_TIMEOUT_S:.0f} s, sooner where many are slow, got less"
-    )
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S) as deadline:
-            with slow.hold(deadline, partial(give_up, late)):
+            with slow.hold(deadline, lambda: give_up(_late())):
                 return await _gather(receive, size_max, partial(slow.grow, deadline))
     except TimeoutError:
-        raise late from None
+        raise _late() from None
+
+
+def _late() -> DeadlineError:
+    return DeadlineError(
+        f"body: expected all of it within {BODY_TIMEOUT_S:.0f} s, sooner where many are slow, got less"
+    )
 
 
 async def _gather(receive: Receive, size_max: int, grow: Callable[[int], None]) -> bytes:

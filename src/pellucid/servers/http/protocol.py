@@ -114,6 +114,7 @@ class _Transport:
 class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
     """One connection."""
 
+    cycle: Any
     connections_max: ClassVar[int] = 2**31  # set by who runs the server: what the system allows, less SPARE
     _standing: ClassVar[tuple[Any, bytes]] = (None, b"")
 
@@ -166,6 +167,7 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         super().connection_lost(exc)
+        self.cycle = None  # what knows us is let go at once: a crowd that left must not wait for a collector
 
     def data_received(self, data: bytes) -> None:
         if not (self.transport.lingering or self._deaf):
