@@ -225,19 +225,24 @@ def test_a_dynamically_quantised_model_never_shares_a_batch(tmp_path: Path):
     policy = site.root / "policy.yaml"
     policy.write_text(policy.read_text().replace("modes: [fp32]", "modes: [fp32, int8]"))
     with serving(site.root) as server:
+        told: dict[float, set[str]] = collections.defaultdict(set)
 
-        def one() -> None:
+        def one(value: float) -> None:
             with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
                 for _ in range(10):
-                    item = {"name": "x", "shape": [1, 16], "datatype": "FP32", "data": [0.5] * 16}
-                    assert post(connection, json.dumps({"inputs": [item]}).encode(), "quantised")[0] == 200
+                    item = {"name": "x", "shape": [1, 16], "datatype": "FP32", "data": [value, 0.25] * 8}
+                    status, _, answer = post(connection, json.dumps({"inputs": [item]}).encode(), "quantised")
+                    assert status == 200
+                    told[value].add(json.dumps(answer["outputs"]))
 
-        threads = [threading.Thread(target=one) for _ in range(8)]
+        # neighbours whose values are far larger would change the scale, and so the bits
+        threads = [threading.Thread(target=one, args=(0.5 * 10 ** (i % 4),)) for i in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
     entries = entries_of(site)
+    assert [len(answers) for answers in told.values()] == [1] * 4
     calls = [entry for entry in entries if entry.type == "call"]
     assert len(calls) == 80
     assert {entry.data["label_variance"] for entry in calls} == {"variant"}

@@ -432,6 +432,7 @@ def _limits(site: Site) -> Limits:
         queue_max=serving.queue_max,
         batch_delay_us=serving.batch_delay_us,
         keep_outputs_max_bytes=ledger.keep_outputs_max_bytes,
+        slow_bodies_max=max(1, ledger.in_flight_max // 2),  # who sends whole requests has the other half
         refusals_per_s=float(ledger.refusals_per_s),
         refusals_burst=10 * ledger.refusals_per_s,
         baseline=BaselineLimits(serving.baseline_skip, serving.baseline_executions),

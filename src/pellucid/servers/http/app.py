@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from pellucid.errors import (
@@ -30,6 +31,7 @@ from pellucid.servers.http.body import (
 )
 from pellucid.servers.http.callers import action_of, knock_of
 from pellucid.servers.http.routes import Route, find_route
+from pellucid.servers.http.slow import SlowBodies
 from pellucid.servers.http.statuses import STATUSES
 from pellucid.servers.http.telling import BODY_MAX, tell
 from pellucid.serving.answer import Answer
@@ -45,6 +47,7 @@ _JSON: Final = (b"content-type", b"application/json")
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 _LENGTH: Final = b"inference-header-content-length"
 _ONCE: Final = (_LENGTH, b"content-encoding", b"traceparent")  # heard twice, they say two things
+BODIES_BYTES: Final = 256 * 2**20  # limit: of all bodies that come in pieces, where one may be no larger
 FAULT: Final = b'{"error": "server: expected an answer, got a fault of its own"}'
 
 
@@ -67,6 +70,8 @@ class HttpDoor:
     def __init__(self, dataplane: Dataplane) -> None:
         self.plane = dataplane
         self.retiring = False  # each answer closes its connection: another process serves the next
+        limits = dataplane.limits
+        self.slow = SlowBodies(limits.slow_bodies_max, max(BODIES_BYTES, 2 * limits.body_max_bytes))
 
     # -- inference --------------------------------------------------------------------------------
 
@@ -84,8 +89,8 @@ class HttpDoor:
                 self.plane.admit(call, knock)
                 answer = await self._run(call, route, scope["headers"], headers, receive)
             except PellucidError as error:
-                told = self.refuse(call, error)
-                await _send(send, *error_of(told, self.marks(call)))
+                # no name for what is told: a frame that names its error keeps itself, and the body in it
+                await _send(send, *error_of(self.refuse(call, error), self.marks(call)))
                 return
             told_headers, content = answer_of(answer, headers.get(b"accept-encoding"))
             await _send(send, 200, [*told_headers, *self.traced(call)], content)
@@ -110,13 +115,19 @@ class HttpDoor:
     ) -> Answer:
         route.verify()
         length = header_length(headers.get(_LENGTH))
-        body = await self._body(sent, headers, receive, self.plane.limits.body_max_bytes)
+        give_up = partial(self.refuse, call)
+        body = await self._body(sent, headers, receive, self.plane.limits.body_max_bytes, give_up)
         if b"content-length" not in headers:
             self.plane.charge(call, len(body))
         return await self.plane.infer(call, route.model, route.version, body, length)
 
     async def _body(
-        self, sent: Headers, headers: dict[bytes, bytes], receive: Receive, size_max: int
+        self,
+        sent: Headers,
+        headers: dict[bytes, bytes],
+        receive: Receive,
+        size_max: int,
+        give_up: Callable[[PellucidError], object] = lambda _: None,
     ) -> bytes:
         """The whole body, decompressed."""
         if len(sent) != len(headers):
@@ -124,7 +135,7 @@ class HttpDoor:
         encoding = headers.get(b"content-encoding", b"identity").strip().lower()
         if encoding != b"identity" and encoding not in ENCODINGS:
             raise _unsupported(encoding)
-        body = await read_body(receive, headers.get(b"content-length"), size_max)
+        body = await read_body(receive, headers.get(b"content-length"), size_max, self.slow, give_up)
         return body if encoding == b"identity" else inflate(body, encoding, size_max)
 
     def marks(self, call: OpenCall) -> Headers:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
-from pellucid.errors import DeadlineError, FormatError, LimitError
+from pellucid.errors import DeadlineError, FormatError, LimitError, PellucidError
+from pellucid.servers.http.slow import SlowBodies
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 BODY_TIMEOUT_S: Final = 30.0  # limit: a client that sends slower than this holds a number for nothing
@@ -15,39 +17,52 @@ COMPRESS_MIN: Final = 1_024  # below, the header costs more than it saves
 ENCODINGS: Final = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}  # zlib's window bits with its wrapper
 
 
-async def read_body(receive: Receive, announced: bytes | None, size_max: int) -> bytes:
+async def read_body(
+    receive: Receive,
+    announced: bytes | None,
+    size_max: int,
+    slow: SlowBodies,
+    give_up: Callable[[PellucidError], object],
+) -> bytes:
     """Whole body, never more than ``size_max`` bytes of it in memory.
+
+    Args:
+        slow: Where bodies are counted that do not come whole.
+        give_up: Told at once when this one is pushed out by others.
 
     Raises:
         LimitError: Announced or sent larger.
-        DeadlineError: The client left, or was too slow.
+        DeadlineError: The client left, or was too slow, or one of too many that are slow.
     """
     if announced is not None and announced.isdigit() and int(announced[:20]) > size_max:
         raise too_large(size_max, announced[:20].decode())
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        body: bytes = message.get("body", b"")
-        if len(body) > size_max:
-            raise too_large(size_max, f"{len(body):,}")
-        return body
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await _gather(message, receive, size_max)
+        async with asyncio.timeout(BODY_TIMEOUT_S) as deadline:
+            with slow.hold(deadline, lambda: give_up(_late())):
+                return await _gather(receive, size_max, partial(slow.grow, deadline))
     except TimeoutError:
-        raise DeadlineError(f"body: expected all of it within {BODY_TIMEOUT_S:.0f} s, got less") from None
+        raise _late() from None
 
 
-async def _gather(message: Mapping[str, Any], receive: Receive, size_max: int) -> bytes:
+def _late() -> DeadlineError:
+    return DeadlineError(
+        f"body: expected all of it within {BODY_TIMEOUT_S:.0f} s, sooner where many are slow, got less"
+    )
+
+
+async def _gather(receive: Receive, size_max: int, grow: Callable[[int], None]) -> bytes:
     body = bytearray()
     while True:
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise DeadlineError(f"body: expected all of it, got {len(body):,} bytes before the client left")
-        body += message.get("body", b"")
+        piece = message.get("body", b"")
+        body += piece
+        grow(len(piece))
         if len(body) > size_max:
             raise too_large(size_max, "more")
         if not message.get("more_body"):
             return bytes(body)
-        message = await receive()
 
 
 def too_large(size_max: int, got: str) -> LimitError:

@@ -25,12 +25,20 @@ from pellucid.servers.http.crowd import PACE_BYTES_PER_S, Crowd
 URL_MAX: Final = 8_192  # limit: bytes of a request target
 HEADERS_MAX: Final = 32_768  # limit: bytes of all headers of a request
 HEADERS_COUNT_MAX: Final = 128
+PIPELINE_MAX: Final = 64  # limit: requests of a connection that wait behind the one that is answered
 SILENT_MAX: Final = 65_536  # limit: bytes that complete no head and bring no body; the parser holds them
 HEAD_TIMEOUT_S: Final = 15.0  # limit: from the first byte behind an answer to the end of the next headers
+SPARE: Final = 256  # descriptors that connections leave to the house
 LINGER_S: Final = 2.0  # limit: how long we read what nobody will answer
 LINGER_BYTES: Final = 16 * 2**20
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~%:\[\]-]{0,255}")
 _JOIN_MAX: Final = 65_536  # above, two pieces for one system call are cheaper than a copy
+
+_CROWDED: Final = b'{"error": "server: expected room for one more connection, got too many"}'
+_TOO_MANY: Final = (
+    STATUS_LINE[503] + b"content-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%s" % (len(_CROWDED), _CROWDED)
+)
 
 
 def is_host(value: bytes | None) -> bool:
@@ -55,7 +63,9 @@ class _Transport:
 
     def write(self, data: bytes) -> None:
         head = self._head
-        if head:
+        if self._transport.is_closing():
+            self._head = b""  # the client is gone, and who answers has not heard of it yet
+        elif head:
             self._head = b""
             if len(data) > _JOIN_MAX:
                 self._transport.writelines([head, data])
@@ -69,13 +79,15 @@ class _Transport:
     def write_whole(self, data: bytes) -> None:
         """Send an answer that is whole already."""
         self.flush()
-        self._write(data)
+        if not self._transport.is_closing():
+            self._write(data)
 
     def flush(self) -> None:
         """Send a head that no body follows."""
         if self._head:
             head, self._head = self._head, b""
-            self._write(head)
+            if not self._transport.is_closing():
+                self._write(head)
 
     def is_closing(self) -> bool:
         return self.lingering or self._transport.is_closing()
@@ -91,6 +103,11 @@ class _Transport:
         self._owner.flow.resume_reading()
         self._owner.loop.call_later(LINGER_S, self._transport.abort)
 
+    def leave(self, data: bytes) -> None:
+        """Say that, and wait for nothing that may still come."""
+        self._transport.write(data)
+        self._transport.close()
+
     def cut(self) -> None:
         self._transport.abort()
 
@@ -104,6 +121,8 @@ class _Transport:
 class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
     """One connection."""
 
+    cycle: Any
+    connections_max: ClassVar[int] = 2**31  # set by who runs the server: what the system allows, less SPARE
     _standing: ClassVar[tuple[Any, bytes]] = (None, b"")
     crowd: ClassVar[Crowd] = Crowd()
 
@@ -130,6 +149,9 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
             return
         self._address = address
         self._arm()
+        if len(self.connections) > self.connections_max:
+            self._deaf = True
+            self.transport.leave(_TOO_MANY)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._address is not None:
@@ -140,6 +162,7 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         super().connection_lost(exc)
+        self.cycle = None  # what knows us is let go at once: a crowd that left must not wait for a collector
 
     def data_received(self, data: bytes) -> None:
         if not (self.transport.lingering or self._deaf):
@@ -226,10 +249,11 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
+            # reading goes on when all that was read is answered: else what waits would grow with every answer
             self._start_asgi_task(*self.pipeline.pop())
             return
+        self.flow.resume_reading()
         self._idle_since = self.loop.time()
         if self._idle_timer is None:  # one clock a connection, set again only when it rings
             self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_if_idle)
@@ -260,6 +284,8 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         if self._muted:
             return
         super().on_message_begin()
+        if len(self.pipeline) >= PIPELINE_MAX:
+            self._stop(429, f"request: expected at most {PIPELINE_MAX} to wait for their answers, got more")
         self._head_size, self._in_head = 0, True
         if self.names:
             self.scope["names"] = self.names

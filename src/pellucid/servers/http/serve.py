@@ -7,6 +7,7 @@ one request is answered with 500 in JSON and reported; the house goes on.
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
 import ssl
@@ -14,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import uvicorn
@@ -25,6 +26,7 @@ from pellucid.servers.http.app import FAULT, App, HttpDoor, Scope, Send, make_ap
 from pellucid.servers.http.body import Receive
 from pellucid.servers.http.crowd import Crowd
 from pellucid.servers.http.fast import FastProtocol
+from pellucid.servers.http.protocol import SPARE
 from pellucid.serving.dataplane import Dataplane
 
 Step = Callable[[], Awaitable[None]]
@@ -76,6 +78,21 @@ def answer_faults(app: App) -> App:
 
 
 async def _nothing() -> None: ...
+
+
+def connections_max() -> int:
+    """Connections that may be open at once: all descriptors that the system lets us have, but for some.
+
+    A crowd that took them all would leave none for the next segment of the journal.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if soft == resource.RLIM_INFINITY:
+        return 2**31
+    return max(soft - SPARE, soft // 2)
 
 
 class _Server(uvicorn.Server):  # type: ignore[misc]
@@ -210,7 +227,11 @@ def run(
     """
     config = uvicorn.Config(
         answer_faults(make_app(door)),
-        http=type("BoundProtocol", (FastProtocol,), {"door": door, "crowd": crowd or Crowd()}),
+        http=type(
+            "BoundProtocol",
+            (FastProtocol,),
+            {"door": door, "crowd": crowd or Crowd(), "connections_max": connections_max()},
+        ),
         loop="uvloop",
         ws="none",
         lifespan="off",
