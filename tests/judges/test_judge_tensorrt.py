@@ -44,7 +44,7 @@ RECIPE: dict[str, Any] = {
     "target": "sm89", "tf32": False, "workspace_bytes": 2**32, "buckets": [1, 4], "pinned_bucket": None,
 }  # fmt: skip
 # attributes of the same name elsewhere: of our features, of ctypes' and of ONNX's values
-PYTHONS = {"device_memory", "itemsize", "value", "INT64"}
+PYTHONS = {"device_memory", "itemsize", "value", "FLOAT", "INT64"}
 Names = Mapping[str, Mapping[str, str]]
 
 
