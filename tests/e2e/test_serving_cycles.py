@@ -23,7 +23,7 @@ from pellucid.serving.dataplane import Dataplane
 from pellucid.serving.limits import Limits
 from pellucid.serving.pool import Pool
 from pellucid.testing.models import identity
-from pellucid.testing.plane import RealClock, ask
+from pellucid.testing.plane import RealClock, StillProbe, ask
 from pellucid.testing.site import make_site
 
 pytestmark = pytest.mark.e2e
@@ -47,7 +47,7 @@ def test_after_500_loads_and_unloads_the_process_is_no_larger(tmp_path: Path):
     recorder = JournalRecorder(
         site.ledger_folder, "test1/9/0", clock=clock, limits=RecorderLimits(rotate_s=0.5)
     )
-    pool = Pool(recorder, clock=clock, limits=limits)
+    pool = Pool(recorder, clock=clock, limits=limits, probe=StillProbe())
     repository = SiteRepository(site, recorder, pool, lambda _: None)
     repository.admit_configured()
     plane = Dataplane(pool, recorder, clock=clock, limits=limits, repository=repository)
