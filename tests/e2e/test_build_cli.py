@@ -63,9 +63,10 @@ def test_build_sign_qualify(site: Path) -> None:
     assert code == 0
     assert "qualification" in json.dumps(shown)
     assert shown["openings"] == "none"
+    assert_found_by_its_model(site)
 
 
-def test_what_was_built_is_found_by_its_model(site: Path) -> None:
+def assert_found_by_its_model(site: Path) -> None:
     for command in ("verify", "inspect"):
         code, found = json_of(command, "good:1.0.0", "--site", site)
         assert (code in (0, 4), found["name"]) == (True, "good")

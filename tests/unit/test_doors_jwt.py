@@ -115,7 +115,7 @@ def attacks() -> Iterator[tuple[str, str]]:
     yield "another's kid", jwt.encode(claims(), EC, "ES256", headers={"kid": "ed"})
     yield "expired", token(exp=int(time.time()) - 60)
     yield "no end", token(exp=None)
-    yield "not yet", token(nbf=int(time.time()) + 600)
+    yield "not yet", token(nbf=int(time.time()) + 86_400)  # made at collection, long before it is tried
     yield "of tomorrow", token(iat=int(time.time()) + 86_400)
     yield "another audience", token(aud="other")
     yield "no audience", token(aud=None)
