@@ -181,3 +181,10 @@ def test_true_labels_that_are_no_numbers_as_the_models_are_a_finding() -> None:
     assert found["findings"] == ["labels: expected whole numbers as the model decides, got 'cat'"]
     assert text_label([b"caf\xc3\xa9"]) == "caf\u00e9"
     assert text_label([b"a", b"b"]) == "['a', 'b']"
+
+
+def test_sums_that_overflow_are_no_match() -> None:
+    from pellucid.core.gap import Gap, cosine
+
+    assert cosine(math.inf, math.inf, math.inf) == 0.0
+    assert Gap(elements=1, squares=1.0, source_squares=math.inf).relative_rms == math.inf

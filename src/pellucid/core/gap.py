@@ -69,7 +69,7 @@ class Gap:
         """``rms`` over the source's own; 0 when both are 0, infinite when only the source's is."""
         if self.squares == 0.0:
             return 0.0 if self.is_finite else math.inf
-        if self.source_squares == 0.0 or not self.is_finite:
+        if self.source_squares == 0.0 or not (self.is_finite and math.isfinite(self.source_squares)):
             return math.inf
         return math.sqrt(self.squares / self.source_squares)
 
@@ -94,7 +94,9 @@ class Gap:
 
 
 def cosine(dot: float, source_squares: float, measured_squares: float) -> float:
-    """Cosine of two vectors from their sums: 1 when both are zero, 0 when only one is."""
+    """Cosine of two vectors from their sums: 1 when both are zero, 0 when only one is or a sum overflowed."""
+    if not all(map(math.isfinite, (dot, source_squares, measured_squares))):
+        return 0.0  # the quotient would be NaN, and read as a perfect match
     if source_squares == 0.0 or measured_squares == 0.0:
         return 1.0 if source_squares == measured_squares else 0.0
     return max(-1.0, min(1.0, dot / (math.sqrt(source_squares) * math.sqrt(measured_squares))))
