@@ -140,7 +140,8 @@ class Attack:
     async def _is_answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         try:
             writer.write(whole())
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
+            async with asyncio.timeout(30):  # wait_for of 3.11 loses a cancel that meets a finished read
+                head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
             body = await reader.readexactly(length)
         except (OSError, EOFError, TimeoutError) as error:
@@ -154,7 +155,8 @@ class Attack:
     # -- who means no good ------------------------------------------------------------------------
 
     async def _open(self, port: int = 0) -> Connection:
-        return await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port or self.port), 10)
+        async with asyncio.timeout(10):
+            return await asyncio.open_connection("127.0.0.1", port or self.port)
 
     async def _crowd(self, count: int, first: bytes = b"") -> list[Connection]:
         crowd: list[Connection] = []
@@ -241,7 +243,8 @@ class Attack:
             reader, writer = await self._open(port)
             try:
                 writer.write(raw)
-                await asyncio.wait_for(reader.read(65_536), limit_s)
+                async with asyncio.timeout(limit_s):
+                    await reader.read(65_536)
             finally:
                 writer.transport.abort()
 
