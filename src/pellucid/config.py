@@ -68,6 +68,7 @@ class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             newest of its packages, then and at every load on request.
         workers: Serving processes behind the ports, each with its own epoch and journal.
         batch_delay_us: How long a call may wait for company; 0: only what arrives together.
+            A recipe's own ``batch_delay_us`` comes first.
         metrics_host, metrics_port: Where Prometheus finds the metrics; no port: nowhere, 0: any free
             one. They have no authentication: keep them on loopback or behind a gateway.
         baseline_skip, baseline_executions: A latency baseline is made of so many executions of a

@@ -6,61 +6,87 @@ import http.client
 import json
 import shutil
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from pellucid.app.build import build, qualify
 from pellucid.app.ledger import open_ledger, settle
-from pellucid.app.sign import approve, sign_folder
+from pellucid.app.sign import approve
 from pellucid.app.site import Site, open_site
 from pellucid.cli.main import cli
-from pellucid.core import strict_yaml
 from pellucid.core.entry import parse_entry
-from pellucid.testing.server import serving
-from pellucid.testing.site import configure, make_site
+from pellucid.testing.server import ServerProcess, serving
+from pellucid.testing.site import add_package, configure, make_site
 
 pytestmark = pytest.mark.e2e
-CLIENTS, CALLS, EXECUTIONS = 6, 60, 20
+CLIENTS, CALLS, EXECUTIONS = 6, 300, 20
 BODY = json.dumps(
     {"inputs": [{"name": "features", "shape": [1, 20], "datatype": "FP32", "data": [0.5] * 20}]}
 ).encode()
 
 
-def load(port: int) -> list[str]:
-    """Calls of several clients at once; their keys."""
-    keys: list[str] = []
+class Crowd:
+    """Clients that call all the while; the keys of what they were answered."""
 
-    def client() -> None:
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
-            for _ in range(CALLS):
+    def __init__(self, port: int) -> None:
+        self.keys: list[str] = []
+        self.failed: list[int] = []
+        self._port, self._stop = port, threading.Event()
+        self._some = threading.Semaphore(0)
+        self._threads = [threading.Thread(target=self._call) for _ in range(CLIENTS)]
+        for thread in self._threads:
+            thread.start()
+
+    def wait_for(self, replies: int) -> None:
+        for _ in range(replies):
+            assert self._some.acquire(timeout=30), "the server does not answer"
+
+    def end(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    def _call(self) -> None:
+        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)) as connection:
+            while not self._stop.is_set():
                 connection.request("POST", "/v2/models/credit/infer", BODY)
                 reply = connection.getresponse()
                 reply.read()
-                assert reply.status == 200
-                keys.append(reply.headers["pellucid-call"])
-
-    threads = [threading.Thread(target=client) for _ in range(CLIENTS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(keys) == CLIENTS * CALLS
-    return keys
+                if reply.status != 200:
+                    self.failed.append(reply.status)
+                self.keys.append(reply.headers["pellucid-call"])
+                self._some.release()
 
 
-def next_version(site: Site) -> str:
-    """Version 1.1.0 with larger buckets, approved; gives its path in the site."""
-    recipe = site.root / "recipes" / "credit-1.0.0" / "recipe.yaml"
-    wanted = strict_yaml.load(recipe.read_bytes(), subject="recipe")
-    recipe.write_bytes(strict_yaml.dump(wanted | {"version": "1.1.0", "buckets": [1, 8, 32]}))
-    signed = sign_folder(site, build(site, recipe).folder)
-    qualify(site, signed.archive)
-    approve(site, signed.archive, kind="release", role="sre", reason="larger batches for the campaign")
-    return f"packages/{signed.archive.name}"
+@contextmanager
+def crowd(server: ServerProcess) -> Iterator[Crowd]:
+    clients = Crowd(server.port)
+    try:
+        yield clients
+    finally:
+        clients.end()
+    assert clients.failed == []
+
+
+def next_version(site: Site, away: Path) -> Path:
+    """Version 1.1.0 with larger buckets and a longer delay, approved; its archive lies elsewhere yet."""
+    recipe = {"buckets": [1, 8, 32], "batch_delay_us": 30_000}
+    archive = add_package(site, version="1.1.0", recipe=recipe)
+    approve(site, archive, kind="release", role="sre", reason="larger batches for the campaign")
+    for path in site.packages_folder.glob("*1.1.0*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+    return archive.rename(away / archive.name)
+
+
+def swap(server: ServerProcess) -> None:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+        connection.request("POST", "/v2/repository/models/credit/load")
+        assert connection.getresponse().status == 200
 
 
 def ask(site: Site, *arguments: str) -> dict[str, Any]:
@@ -79,14 +105,19 @@ def entries(site: Site, kind: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def slowed(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """A site that served one version, then one with larger buckets and a longer delay."""
-    settings = {"baseline_skip": 2, "baseline_executions": EXECUTIONS}
-    site = make_site(tmp_path_factory.mktemp("made") / "site", serving=settings)
-    with serving(site.root) as server:
-        load(server.port)
-    later = {"models": [next_version(site)], "batch_delay_us": 30_000}
-    with serving(configure(site, serving=later).root) as server:
-        load(server.port)
+    """A site whose engine was swapped under load for one with larger buckets and a longer delay."""
+    root = tmp_path_factory.mktemp("made")
+    settings = {
+        "models": ["credit"], "model_control": "explicit",
+        "baseline_skip": 2, "baseline_executions": EXECUTIONS,
+    }  # fmt: skip
+    site = make_site(root / "site", serving=settings)
+    archive = next_version(site, root)
+    with serving(site.root) as server, crowd(server) as clients:
+        clients.wait_for(CALLS)
+        shutil.copy(archive, site.packages_folder / archive.name)
+        swap(server)
+        clients.wait_for(CALLS)
     return site
 
 
@@ -100,16 +131,25 @@ def test_story_x4_an_alarm_in_the_night_is_one_query(slowed: Site):
     ended, newest, oldest = told["changes"]
     assert ended["what"].endswith(" ended")
     assert newest["after"]["p50"]["queue"] >= 20_000_000 > newest["before"]["p50"]["queue"]
-    assert (
-        newest["before"]["calls"] == newest["after"]["calls"] == oldest["after"]["calls"] == CLIENTS * CALLS
-    )
-    assert any(text.startswith("config sha256:") for text in newest["more"])
+    assert min(newest["before"]["calls"], newest["after"]["calls"]) >= CALLS // 2
+    assert oldest["after"] == newest["before"]
     assert "version 1.0.0 -> 1.1.0" in newest["more"]
-    named = {entry.id: entry.type for kind in ("load", "epoch") for entry in entries(slowed, kind)}
-    assert set(told["entries"]) <= set(named)
-    assert "load" in {named[key] for key in told["entries"]}
+    named = {entry.id: entry.type for kind in ("load", "unload") for entry in entries(slowed, kind)}
+    assert sorted(named[key] for key in told["entries"]) == ["load", "unload"]
     (read,) = [entry for entry in entries(slowed, "read") if entry.id == told["entry"]]
     assert read.data["what"] == "why"
+
+
+def test_a_restart_with_other_settings_is_one_change(slowed: Site, tmp_path: Path):
+    shutil.copytree(slowed.root, tmp_path / "site")
+    site = configure(open_site(tmp_path / "site"), serving={"queue_max": 500})
+    with serving(site.root) as server, crowd(server) as clients:
+        clients.wait_for(CALLS)
+    _, started, before, *_ = ask(site, "why", "credit")["changes"]
+    assert started["what"].startswith("load of credit 1.1.0 again")
+    assert "queue limit 1024 -> 500 calls" in started["what"]
+    assert any(text.startswith("config sha256:") for text in started["more"])
+    assert before["what"].startswith("load of credit 1.1.0 with buckets up to 32")
 
 
 def test_before_the_load_it_was_not_slow(slowed: Site):
@@ -159,12 +199,12 @@ def test_a_baseline_frozen_by_hand_is_in_force_from_the_next_start(slowed: Site,
     assert {each["version"] for each in frozen} == {"1.1.0"}
     by_bucket = {each["bucket"]: each["entry"] for each in frozen}
     before = len(entries(slowed, "stage"))
-    with serving(slowed.root) as server:
-        load(server.port)
+    with serving(slowed.root) as server, crowd(server) as clients:
+        clients.wait_for(CALLS)
     assert len(entries(slowed, "stage")) == before or set(by_bucket) != {1, 8}
     used = {
         (entry.data["bucket"], entry.data["mark"]["baseline"])
-        for entry in entries(slowed, "call")[-CLIENTS * CALLS :]
+        for entry in entries(slowed, "call")[-CALLS:]
         if "mark" in entry.data and entry.data["bucket"] in by_bucket
     }
     assert all(by_bucket[bucket] == key for bucket, key in used)

@@ -151,7 +151,7 @@ def test_one_engine_and_no_more(shop: Workshop):
     [
         {"precision": 32}, {"serve_level": "fast"}, {"threads": 0}, {"threads": "1"}, {"threads": True},
         {"buckets": 8}, {"buckets": "8"}, {"buckets": [0]}, {"buckets": [1] * 65}, {"pinned_bucket": "8"},
-        {"commitment": "none"}, {"nonfinite": "maybe"},
+        {"commitment": "none"}, {"nonfinite": "maybe"}, {"batch_delay_us": -1}, {"batch_delay_us": True},
     ],
     ids=str,
 )  # fmt: skip

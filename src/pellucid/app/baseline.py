@@ -111,8 +111,13 @@ def _calls(reader: LedgerReader, model: str) -> list[Entry]:
     since = loads[0].time_ns if loads else 0
     rows = reader.find(Query(type="call", model=model, outcome="answered", since_ns=since, limit=CALLS_MAX))
     entries = [parse_entry(reader.entry(row.index)) for row in reversed(rows)]
-    newest = entries[-1].data.get("engine") if entries else None
-    return [entry for entry in entries if entry.data.get("engine") == newest]
+    # a load is recorded a moment before it answers, and two versions may hold the same engine
+    newest = _engine_of(entries[-1]) if entries else None
+    return [entry for entry in entries if _engine_of(entry) == newest]
+
+
+def _engine_of(call: Entry) -> tuple[str, str]:
+    return str(call.data.get("version")), str(call.data.get("engine"))
 
 
 def _times(calls: Sequence[Entry], skip: int) -> dict[int, list[int]]:

@@ -264,6 +264,7 @@ def make_model(site: Site, policy: Policy, admitted: Admitted) -> Model:
         allow_nonfinite=set(words) == {"allow"},
         baselines=baselines_for(site, admitted.facts),
         about=about_package(package),
+        batch_delay_us=recipe.get("batch_delay_us"),
     )
 
 

@@ -7,7 +7,7 @@ the calls before it (back to the change before) and after it (up to the next, or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -141,10 +141,17 @@ class _Teller:
 
     def _changes(self) -> Iterator[Change]:
         """Newest first; each made of the entries of one start, or of one entry."""
-        for number, group in enumerate(_groups(self._happened())):
+        for number, group in enumerate(_groups(self._happened(), self._was_called)):
             if number == CHANGES_MAX:
                 return
             yield self._change(group)
+
+    def _was_called(self, since: Entry, until: Entry) -> bool:
+        query = Query(
+            type="call", model=self._model, since_ns=parse_time(since.time), until_ns=parse_time(until.time),
+            limit=1,
+        )  # fmt: skip
+        return bool(self._reader.find(query))
 
     def _happened(self) -> list[Entry]:
         """Entries that change something for the model, oldest first."""
@@ -203,13 +210,13 @@ class _Teller:
             yield f"{data.get('role')} ({data.get('kind')}, {row.key})"
 
 
-def _groups(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Entries of one start together, the others each alone; newest group first."""
+def _groups(entries: Sequence[Entry], was_called: Callable[[Entry, Entry], bool]) -> list[list[Entry]]:
+    """Entries of one start, or of one load by all processes, together; newest group first."""
     groups: list[list[Entry]] = []
     for entry in entries:
         last = groups[-1] if groups else []
         together = last and _is_start(entry) and _is_start(last[-1]) and _gap(last[0], entry) <= TOGETHER_NS
-        if together and not _ends_one_of(entry, last):
+        if together and not _ends_one_of(entry, last) and not _loads_anew(entry, last, was_called):
             last.append(entry)
         else:
             groups.append([entry])
@@ -222,6 +229,13 @@ def _ends_one_of(entry: Entry, group: Sequence[Entry]) -> bool:
         return False
     source = entry.id.rpartition("/")[0]
     return any(each.type == "load" and each.id.rpartition("/")[0] == source for each in group)
+
+
+def _loads_anew(entry: Entry, group: Sequence[Entry], was_called: Callable[[Entry, Entry], bool]) -> bool:
+    """True for a load by a process of the group that has loaded the model and answered since."""
+    source = entry.id.rpartition("/")[0]
+    before = [each for each in group if each.type == "load" and each.id.rpartition("/")[0] == source]
+    return entry.type == "load" and bool(before) and was_called(before[-1], entry)
 
 
 def _is_start(entry: Entry) -> bool:

@@ -117,7 +117,7 @@ def _can_matter(difference: Difference) -> bool:
     """Whether the builder sees it."""
     key = difference.subject.partition(".")[0]
     judged_later = {"gate", "golden", "validation", "reference", "limits", "commitment", "meaning", "model",
-                    "nonfinite", "licence_ack", "strict", "pinned_bucket"}  # fmt: skip
+                    "nonfinite", "licence_ack", "strict", "pinned_bucket", "batch_delay_us"}  # fmt: skip
     if difference.section == "recipe":
         return key not in judged_later
     return difference.subject in _BUILDERS or key in ("gpu", "driver", "cuda", "device")

@@ -33,6 +33,7 @@ class Recipe:
         canonical: ``{opset, fold}``: what the graph is brought to before the builder sees it.
         buckets: Batch sizes served, ascending; ``()`` for a model without a batch axis.
         pinned_bucket: The one bucket every call uses, or ``None``.
+        batch_delay_us: How long a served call may wait for company; ``None`` leaves it to the site.
         profiles: ``{name, inputs: {tensor: {min, opt, max}}}``; ``()`` is one made of the buckets.
         calibration: How an INT8 graph gets its ranges, or ``None``.
         reference: ``{data, slices}`` that the ranges are held against, or ``None``.
@@ -58,6 +59,7 @@ class Recipe:
     canonical: dict[str, Any]
     buckets: tuple[int, ...]
     pinned_bucket: int | None
+    batch_delay_us: int | None
     profiles: tuple[dict[str, Any], ...]
     commitment: str
     nonfinite: str

@@ -125,6 +125,7 @@ KEYS: Final[Keys] = {
     "canonical": ({}, mapping(CANONICAL)),
     "buckets": ([1, 8, 32], ascending_sizes),
     "pinned_bucket": (None, optional(integer(1, BUCKET_MAX))),
+    "batch_delay_us": (None, optional(integer(0, 10**6))),
     "profiles": ([], listed(mapping(PROFILE), 8)),
     "commitment": ("salted", one_of("salted", "plain", later=("sealed",))),
     "nonfinite": ("refuse", one_of("refuse", "allow")),

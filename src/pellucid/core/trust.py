@@ -218,6 +218,7 @@ _RECIPE: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
     ("threads", _is_count, "1 or more"),
     ("buckets", lambda v: type(v) is list and len(v) <= 64 and all(map(_is_count, v)), "a list of sizes"),
     ("pinned_bucket", lambda v: v is None or _is_count(v), "null or a size"),
+    ("batch_delay_us", lambda v: v is None or (type(v) is int and 0 <= v <= 10**6), "null or up to 1 s"),
     ("commitment", lambda v: v in (None, "salted", "plain"), "salted or plain"),
     ("nonfinite", lambda v: v in (None, "refuse", "allow"), "refuse or allow"),
 )

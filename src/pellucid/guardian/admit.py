@@ -149,7 +149,8 @@ class Guardian:
             self._refuse(package, environment, verdict)
             raise denied(package, verdict)
         data = self._load_data(package, environment, verdict)
-        key = self._recorder.event("load", data | {"session": session.describe(), "serving": self._serving})
+        terms = self._serving | _own_terms(package.recipe)
+        key = self._recorder.event("load", data | {"session": session.describe(), "serving": terms})
         self._admitted += 1
         facts = context_facts(package, environment, self._policy.digest)
         label = label_here(package, environment)
@@ -170,6 +171,12 @@ class Guardian:
             "findings": [finding.record() for finding in findings[:FINDINGS_MAX]],
             "findings_left_out": max(0, len(findings) - FINDINGS_MAX),
         }  # fmt: skip
+
+
+def _own_terms(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What a package says itself of how its calls are served; the rest is the site's."""
+    delay = recipe.get("batch_delay_us")
+    return {} if delay is None else {"batch_delay_us": delay}
 
 
 def label_here(package: TrustedPackage, environment: dict[str, Any]) -> str:

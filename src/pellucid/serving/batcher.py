@@ -1,9 +1,9 @@
 """Dynamic batching in fixed buckets: one execution at a time, one record an execution.
 
 What arrived in one turn of the event loop shares a batch; nothing waits when the model is idle
-(unless ``batch_delay_us`` says so). Slots follow the order of arrival. A model that may not share
-runs every call alone. The record is appended before any reply of the batch leaves; in the
-``durable`` mode the replies wait for the group commit that holds it.
+(unless ``batch_delay_us``, of its recipe or of the site, says so). Slots follow the order of arrival. A
+model that may not share runs every call alone. The record is appended before any reply of the batch
+leaves; in the ``durable`` mode the replies wait for the group commit that holds it.
 
 A batch that fails is run again call by call, so that one caller's input cannot fail another's.
 """
@@ -64,6 +64,7 @@ class Batcher:
         self.baselines = Baselines(model, recorder, load=load, limits=limits.baseline, frozen=model.baselines)
         self._closer = Closer(model, recorder, clock, limits, self.meter)
         self._inline, self._shares, self._batched = inline, model.shares, model.signature.batched
+        self._delay_us = model.delay_us(limits.batch_delay_us)
         self._queue: deque[OpenCall] = deque()
         self._busy = self._scheduled = self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -96,7 +97,7 @@ class Batcher:
         if call.deadline:
             self._watch(call)
         if not self._busy and not self._scheduled:
-            self._schedule(self._limits.batch_delay_us)
+            self._schedule(self._delay_us)
 
     @property
     def waiting(self) -> int:

@@ -41,7 +41,7 @@ def model_configuration(model: Model, limits: Limits) -> dict[str, Any]:
     if model.shares:
         config["dynamic_batching"] = {
             "preferred_batch_size": list(model.buckets),
-            "max_queue_delay_microseconds": limits.batch_delay_us,
+            "max_queue_delay_microseconds": model.delay_us(limits.batch_delay_us),
         }
     return config
 

@@ -96,6 +96,7 @@ class Model:
         facts: What every call's entry says of it (``core.record.Context``).
         decision: ``meaning.json``'s decision; empty when the model decides nothing.
         buckets: Batch sizes it runs in, ascending; one when a bucket is pinned.
+        batch_delay_us: How long its calls may wait for company; ``None``: as the site says.
         platform: The protocol's word, ``onnx_onnxv1`` or ``tensorrt_plan``.
         properties: Text pairs for the model's metadata.
         baselines: Latency baselines by bucket, frozen before; the others are made.
@@ -115,6 +116,7 @@ class Model:
     allow_nonfinite: bool = False
     baselines: Mapping[int, Baseline] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
+    batch_delay_us: int | None = None
 
     @cached_property
     def signature(self) -> Signature:
@@ -124,6 +126,10 @@ class Model:
     def shares(self) -> bool:
         """True if calls of strangers may lie in one batch."""
         return self.signature.batched and self.label_variance in SHAREABLE
+
+    def delay_us(self, site_us: int) -> int:
+        """How long a call may wait for company: as the recipe says, or else as the site does."""
+        return site_us if self.batch_delay_us is None else self.batch_delay_us
 
     def metadata(self, versions: list[str]) -> dict[str, Any]:
         """The protocol's model metadata."""
