@@ -69,11 +69,11 @@ def compare_layers(a: Side, b: Side) -> Iterator[Difference]:
 
 
 def _groups(kernels: Iterable[Kernel]) -> Groups:
-    found: Groups = {}
+    found: dict[frozenset[str], list[Kernel]] = {}
     for kernel in kernels:
         if kernel.nodes:
-            found[kernel.nodes] = (*found.get(kernel.nodes, ()), kernel)
-    return found
+            found.setdefault(kernel.nodes, []).append(kernel)
+    return {nodes: tuple(several) for nodes, several in found.items()}
 
 
 def name_of(nodes: Iterable[str]) -> str:
@@ -204,21 +204,39 @@ def _offers(a: Sequence[Kernel], b: Sequence[Kernel]) -> list[str]:
 
 def _regrouped(first: Groups, second: Groups) -> Iterator[Difference]:
     """Sets of layers that compute the same nodes cut in another way."""
-    waiting = [nodes for nodes in first if nodes not in second]
-    others = [nodes for nodes in second if nodes not in first]
-    while waiting:
-        a, b = [waiting.pop(0)], list[frozenset[str]]()
-        while True:  # all that touch what was found so far
-            covered = frozenset().union(*a, *b)
-            more_b = [n for n in others if n & covered]
-            more_a = [n for n in waiting if n & covered]
-            if not more_a and not more_b:
-                break
-            a, b = a + more_a, b + more_b
-            waiting = [n for n in waiting if n not in more_a]
-            others = [n for n in others if n not in more_b]
+    waiting = _Waiting(nodes for nodes in first if nodes not in second)
+    others = _Waiting(nodes for nodes in second if nodes not in first)
+    for start in list(waiting.places):
+        if start not in waiting.places:
+            continue
+        a, b = waiting.take(start), list[frozenset[str]]()
+        fresh = start
+        while fresh:  # all that touch what was found in the last round
+            more_b, more_a = others.take(fresh), waiting.take(fresh)
+            a += more_a
+            b += more_b
+            fresh = frozenset().union(*more_a, *more_b)
         if b:
             yield _fusion(a, b, first, second)
+
+
+class _Waiting:
+    """Groups that no set has taken yet, found by the nodes they hold."""
+
+    def __init__(self, groups: Iterable[frozenset[str]]) -> None:
+        self.places = {nodes: place for place, nodes in enumerate(groups)}
+        self._holding: dict[str, list[frozenset[str]]] = {}
+        for nodes in self.places:
+            for node in nodes:
+                self._holding.setdefault(node, []).append(nodes)
+
+    def take(self, nodes: frozenset[str]) -> list[frozenset[str]]:
+        """Those that hold any of these nodes, in their order; they wait no longer."""
+        held = {group for node in nodes for group in self._holding.pop(node, ())}
+        found = sorted(held & self.places.keys(), key=self.places.__getitem__)
+        for group in found:
+            del self.places[group]
+        return found
 
 
 def _fusion(a: list[frozenset[str]], b: list[frozenset[str]], first: Groups, second: Groups) -> Difference:

@@ -9,7 +9,7 @@ spec/tensorrt-facts.md, section 7.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -91,13 +91,16 @@ def parse_classic(lines: Iterable[Line]) -> ClassicLog:
     choices: dict[str, list[ChosenTactic]] = {}
     for chosen in said.chosen:
         choices.setdefault(chosen.layer, []).append(chosen)
+    timed: dict[str, list[TimedTactic]] = {}
+    for tactic in said.timed:
+        timed.setdefault(tactic.layer, []).append(tactic)
     layers, unread = [], 0
     for name, options in choices.items():
         nodes = _nodes(name)
         if nodes is None:
             unread += 1
         else:
-            layers.append(_layer(name, nodes, options, listed.get(name), said.timed))
+            layers.append(_layer(name, nodes, options, listed.get(name), timed.get(name, ())))
     return ClassicLog(said, tuple(layers), unread)
 
 
@@ -126,27 +129,28 @@ def _layer(
     nodes: tuple[str, ...],
     options: list[ChosenTactic],
     listed: str | None,
-    timed: list[TimedTactic],
+    timed: Sequence[TimedTactic],
 ) -> ClassicLayer:
-    mine = tuple(t for t in timed if t.layer == name)
-    ranked = sorted(options, key=lambda option: _time(option, mine))
-    agreed = [option for option in ranked if option.tactic == listed]
-    chosen, why = (ranked[0], FASTEST if len(ranked) > 1 else ONLY) if not agreed else (agreed[0], LISTED)
-    measured = _measured(chosen, mine)
+    """One layer; ``timed`` are the tactics of this layer only."""
+    first: dict[tuple[str, str], TimedTactic] = {}
+    for tactic in timed:
+        first.setdefault((tactic.tactic, tactic.format), tactic)
+
+    def time(option: ChosenTactic) -> Decimal:
+        found = first.get((option.tactic, option.format))
+        return Decimal(found.time_ms) if found else Decimal("Infinity")
+
+    best = min(options, key=time)
+    agreed = [option for option in options if option.tactic == listed]
+    chosen, why = (best, FASTEST if len(options) > 1 else ONLY)
+    if agreed:
+        chosen, why = min(agreed, key=time), LISTED
+    measured = first.get((chosen.tactic, chosen.format))
     return ClassicLayer(
         name=name, nodes=nodes, runner=chosen.runner, tactic=chosen.tactic,
         name_of_tactic=measured.name if measured else "", time_ms=measured.time_ms if measured else "",
-        format=chosen.format, why=why, timed=mine,
+        format=chosen.format, why=why, timed=tuple(timed),
     )  # fmt: skip
-
-
-def _measured(option: ChosenTactic, timed: Iterable[TimedTactic]) -> TimedTactic | None:
-    return next((t for t in timed if (t.tactic, t.format) == (option.tactic, option.format)), None)
-
-
-def _time(option: ChosenTactic, timed: Iterable[TimedTactic]) -> Decimal:
-    found = _measured(option, timed)
-    return Decimal(found.time_ms) if found else Decimal("Infinity")
 
 
 def classic_facts(log: ClassicLog) -> dict[str, Any]:

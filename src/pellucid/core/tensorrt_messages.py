@@ -82,7 +82,10 @@ _FASTEST: Final = re.compile(  # classic form
     r"(?P<layer>.*) \(\w+(?:\[0x[0-9a-f]+\])?\) profiling completed in " + _DECIMAL + r" seconds\."
     r" Fastest Tactic: 0x[0-9a-f]{1,32} Time: " + _DECIMAL, _FLAGS,
 )  # fmt: skip
-_NODE_IO: Final = re.compile(r"(?P<name>.*) \[(?P<op>\w+)\] (?:inputs|outputs): (?:.*, )?", _FLAGS)
+# two patterns: with an optional list each place that looks like the last one would be read to the end
+_NODE_IO_TEXT: Final = r"(?P<name>.*) \[(?P<op>\w+)\] (?:inputs|outputs): "
+_NODE_IO: Final = re.compile(_NODE_IO_TEXT + ".*, ", _FLAGS)
+_NODE_NO_IO: Final = re.compile(_NODE_IO_TEXT, _FLAGS)
 
 NAMED: Final = {
     "node_io": ("name",),
@@ -133,8 +136,10 @@ _ISSUE_KINDS: Final = _compiled(_ISSUES)
 def kind_of(message: str) -> tuple[str, dict[str, str]]:
     """Kind of a message and its fields, or ``unknown``."""
     # first, since a node's name could begin like any other kind
-    if message.endswith((", ", "puts: ")) and (found := _NODE_IO.fullmatch(message)):
-        return "node_io", found.groupdict("")
+    if message.endswith((", ", "puts: ")):
+        found = (_NODE_IO if message.endswith(", ") else _NODE_NO_IO).fullmatch(message)
+        if found:
+            return "node_io", found.groupdict("")
     if " profiling completed in " in message and _FASTEST.fullmatch(message):
         return "fastest", {}
     for kind, pattern in _KINDS_BY_FIRST.get(message[:1], ()):
