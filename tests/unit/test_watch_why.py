@@ -133,6 +133,15 @@ def test_the_change_behind_which_it_rose_most_is_named_with_its_stage_and_who_ap
     assert "queue p99 1 ms -> 41 ms; approved by sre" in cause
 
 
+def test_one_stall_before_a_change_does_not_hide_that_every_call_is_slower_since():
+    stalled = make_window([call()] * 48 + [call(queue_ms=90)] * 2)
+    load = Weighed(change("load of m 2"), stalled, QUEUED)
+    cause, chosen = find_cause([load], QUEUED, stalled)
+    assert chosen is load
+    assert load.stage == "queue"
+    assert "queue p50 1 ms -> 41 ms" in cause
+
+
 def test_no_change_is_blamed_for_what_rose_without_one():
     mark = {"baseline": "k", "deviation_milli": 9_000, "load": {"cpu_wait_permille": 700}}
     slow = make_window([call(infer_ms=80, mark=mark)] * 10)

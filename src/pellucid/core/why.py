@@ -13,7 +13,7 @@ from typing import Any, Final
 from pellucid.core.slow import find_slow
 
 STAGES: Final = ("queue", "compute", "rest", "total")
-RISE: Final = 1.5  # limit: a smaller rise of the 99th percentile is not called one
+RISE: Final = 1.5  # limit: a smaller rise of a quantile is not called one
 CALLS_MIN: Final = 5  # fewer calls have no quantiles worth a word
 _PARTS: Final = {"queue": "queue", "compute": "compute", "rest": "time between the stages"}
 
@@ -88,23 +88,37 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A change between two windows, and the stage whose 99th percentile rose most over it."""
+    """A change between two windows, and the stage that rose most over it.
+
+    Told by the 99th percentile; where that did not rise, by the median: one stall among the calls
+    before a change must not hide that all calls are slower since.
+    """
 
     change: Change
     before: Window
     after: Window
     stage: str = field(init=False)
     rise: float = field(init=False)
+    quantile: str = field(init=False)
 
     def __post_init__(self) -> None:
-        rises = {
-            stage: self.after.p99[stage] - self.before.p99[stage] for stage in STAGES if stage != "total"
-        }
-        stage = max(rises, key=lambda name: rises[name])
+        chosen = max(("p99", "p50"), key=lambda name: (self._ratio(name) >= RISE, name))
+        before, after = getattr(self.before, chosen), getattr(self.after, chosen)
+        stage = max((name for name in STAGES if name != "total"), key=lambda name: after[name] - before[name])
         enough = min(self.before.calls, self.after.calls) >= CALLS_MIN
-        rise = self.after.p99["total"] / max(1, self.before.p99["total"]) if enough else 0.0
         object.__setattr__(self, "stage", stage)
-        object.__setattr__(self, "rise", rise)
+        object.__setattr__(self, "quantile", chosen)
+        object.__setattr__(self, "rise", self._ratio(chosen) if enough else 0.0)
+
+    def _ratio(self, quantile: str) -> float:
+        before: int = getattr(self.before, quantile)["total"]
+        after: int = getattr(self.after, quantile)["total"]
+        return after / max(1, before)
+
+    def gain_ns(self) -> int:
+        """By how much the total rose."""
+        after: int = getattr(self.after, self.quantile)["total"]
+        return after - int(getattr(self.before, self.quantile)["total"])
 
     def sentence(self) -> str:
         """The change and what the latency did over it."""
@@ -113,11 +127,12 @@ class Weighed:
 
     def numbers(self) -> str:
         """The stage that rose most, before and after."""
-        before, after = self.before.p99[self.stage], self.after.p99[self.stage]
+        before = getattr(self.before, self.quantile)[self.stage]
+        after = getattr(self.after, self.quantile)[self.stage]
         if min(self.before.calls, self.after.calls) < CALLS_MIN:
             return f"{self.before.calls} calls before and {self.after.calls} after: too few to compare"
         word = "queue" if self.stage == "queue" else _PARTS[self.stage]
-        return f"{word} p99 {_ms(before)} -> {_ms(after)}"
+        return f"{word} {self.quantile} {_ms(before)} -> {_ms(after)}"
 
     def record(self) -> dict[str, Any]:
         """As one object for machines."""
@@ -139,7 +154,7 @@ def find_cause(weighed: Sequence[Weighed], lately: Window, before: Window) -> tu
     """
     risen = [each for each in weighed if each.rise >= RISE]
     if risen:
-        worst = max(risen, key=lambda each: each.after.p99["total"] - each.before.p99["total"])
+        worst = max(risen, key=Weighed.gain_ns)
         return worst.sentence(), worst
     last = (
         "nothing changed before"
