@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pellucid.core.entry import Entry, Formed, Opening
+from pellucid.core.entry import Formed, Opening
 from pellucid.core.package import PackageFiles as PackageFiles
 from pellucid.core.record import Batch, Call
 from pellucid.core.tensor import Tensor, TensorSpec
@@ -407,10 +407,3 @@ class IsolatedRun:
     outputs: list[list[Tensor]]
     environment: dict[str, Any]
     describe: dict[str, Any]
-
-
-def entry_of(formed: Formed) -> Entry:
-    """The entry of what the sequencer formed."""
-    from pellucid.core.entry import parse_entry
-
-    return parse_entry(formed.entry)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -15,7 +14,9 @@ from hypothesis import strategies as st
 from pellucid.core import canonical, entry, record
 from pellucid.core.decision import decide
 from pellucid.core.merkle.hashing import hash_leaf, root_of
+from pellucid.core.subject import summarise
 from pellucid.core.tensor import Tensor, row_digest
+from pellucid.core.times import parse_time
 from pellucid.errors import FormatError
 
 WRITER = entry.Writer("node-a/3/0")
@@ -110,6 +111,21 @@ def test_forming_is_deterministic_and_readable(call):
     read = entry.parse_entry(formed.entry)
     assert (read.id, read.type, read.data["call"]) == (formed.key, "call", formed.key)
     assert read.raw == formed.entry
+
+
+TEXTS = st.dictionaries(
+    st.sampled_from(["model", "name", "version", "package", "outcome", "verdict", "phase", "trace"]),
+    st.sampled_from(["", "a", "b", 7, None]),
+)
+
+
+@given(calls(), st.sampled_from(sorted(entry.TYPES)), TEXTS, st.integers(0, 2**61))
+def test_what_followers_are_told_is_what_the_entry_says(call, kind, data, time_ns):
+    batch = record.Batch(7, 1, 8, 5, 6, (call, msgspec.structs.replace(call, n=call.n + 1)))
+    for formed in [*form(call), *form(batch), *form(record.Event(1, kind, time_ns, data))]:
+        read = entry.parse_entry(formed.entry)
+        assert (formed.key, formed.type) == (read.id, read.type)
+        assert formed.summary == summarise(read.type, parse_time(read.time), read.data)
 
 
 @given(calls())
@@ -274,7 +290,7 @@ def test_other_objects_are_no_entries(change):
 
 def test_formed_is_a_value():
     (formed,) = form(record.Event(1, "load", 5, {}))
-    assert replace(formed) == formed
+    assert msgspec.structs.replace(formed) == formed
 
 
 @given(st.lists(st.floats(width=32), min_size=2, max_size=2), st.booleans())

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from pellucid.core.subject import Summary
 from pellucid.errors import ConfigError, FormatError
 from pellucid.ledger.recorder import DoorRecorder
 from pellucid.sinks import FIELDS, format_line, parse_fields
@@ -163,4 +164,4 @@ def test_a_position_that_is_none_is_an_error(tmp_path):
 def test_a_batch_gives_no_line_of_its_own(ledger):
     from pellucid.core.entry import Formed
 
-    assert format_line(0, Formed("k", "batch", b"", None, ()), FIELDS) is None
+    assert format_line(0, Formed("k", "batch", b"", None, (), Summary(0, "", "", "", "", "")), FIELDS) is None

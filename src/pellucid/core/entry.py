@@ -20,6 +20,7 @@ from pellucid.core import canonical
 from pellucid.core.decision import decide
 from pellucid.core.merkle.hashing import hash_leaf, root_of
 from pellucid.core.record import STAGES, Batch, Call, Context, Event, Record, Row
+from pellucid.core.subject import Summary, summarise
 from pellucid.core.tensor import Tensor, row_digest
 from pellucid.core.times import format_time
 from pellucid.errors import FormatError
@@ -70,15 +71,15 @@ class Opening(msgspec.Struct, frozen=True, array_like=True, gc=False):
     digest: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Formed:
-    """An entry ready for the log, and what the vault keeps for it."""
+class Formed(msgspec.Struct, frozen=True, gc=False):
+    """An entry ready for the log, what the vault keeps for it, and what an index says of it."""
 
     key: str
     type: str
     entry: bytes
     subject: str | None
     openings: tuple[Opening, ...]
+    summary: Summary
 
 
 # -- commitments ----------------------------------------------------------------------------------
@@ -318,7 +319,8 @@ def _form_call(prepared: _Prepared, batch: str | None) -> Formed:
         # one row can only be opened beside the commitments of the others: keep them, they tell nothing
         prepared.openings.append(Opening("rows", -1, b"", canonical.encode_trusted(prepared.rows)))
     entry = _envelope("call", prepared.key, prepared.node, call.closed_ns, data)
-    return Formed(prepared.key, "call", entry, prepared.subject, tuple(prepared.openings))
+    summary = summarise("call", call.closed_ns, data)
+    return Formed(prepared.key, "call", entry, prepared.subject, tuple(prepared.openings), summary)
 
 
 def _form_batch(
@@ -344,7 +346,7 @@ def _form_batch(
         root = root_of([hash_leaf(canonical.encode_trusted(row)) for row in rows])
         data["rows_tree"] = {"root": root.hex(), "size": len(rows)}
     entry = _envelope("batch", key, writer.node, batch.closed_ns, data)
-    return Formed(key, "batch", entry, None, ())
+    return Formed(key, "batch", entry, None, (), summarise("batch", batch.closed_ns, data))
 
 
 def _form_event(event: Event, writer: Writer, keys: SubjectKeys) -> Formed:
@@ -354,7 +356,8 @@ def _form_event(event: Event, writer: Writer, keys: SubjectKeys) -> Formed:
     if event.personal:
         data["personal"] = _commit_personal(seal, event.personal)
     entry = _envelope(event.kind, key, writer.node, event.time_ns, data, check=True)
-    return Formed(key, event.kind, entry, seal.subject, tuple(seal.openings))
+    summary = summarise(event.kind, event.time_ns, data)
+    return Formed(key, event.kind, entry, seal.subject, tuple(seal.openings), summary)
 
 
 def _envelope(

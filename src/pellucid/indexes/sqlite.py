@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pellucid.core.entry import Entry, Formed, Opening, parse_trusted
-from pellucid.core.subject import model_of
-from pellucid.core.times import parse_time
+from pellucid.core.entry import Formed
 from pellucid.errors import FormatError, UnavailableError
 from pellucid.ports import Found, Query
 
@@ -142,34 +140,15 @@ class SqliteIndex:
 
 
 def _row(index: int, formed: Formed) -> tuple[Any, ...]:
-    entry = parse_trusted(formed.entry)
-    data, said = entry.data, _said(formed.openings)
-    label, confidence = _decision(formed.openings)
+    said = formed.summary
+    label: str | None = None
+    confidence = foreign_trace = ""
+    for opening in formed.openings:
+        if label is None and opening.label is not None:  # of the first row that has one
+            label, confidence = opening.label, opening.confidence or ""
+        elif opening.kind == "trace_id" and opening.value is not None:
+            foreign_trace = opening.value.decode("utf-8", "replace")
     return (
-        index, entry.id, entry.type, parse_time(entry.time),
-        model_of(entry.type, data), *(_text(data, name) for name in ("version", "package")), _outcome(entry),
-        label, confidence, _text(data, "trace"), said.get("trace_id", ""), formed.subject or "",
+        index, formed.key, formed.type, said.time_ns, said.model, said.version, said.package, said.outcome,
+        label or "", confidence, said.trace, foreign_trace, formed.subject or "",
     )  # fmt: skip
-
-
-def _outcome(entry: Entry) -> str:
-    return _text(entry.data, "outcome") or _text(entry.data, "verdict") or _text(entry.data, "phase")
-
-
-def _text(data: dict[str, Any], name: str) -> str:
-    value = data.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _said(openings: Sequence[Opening]) -> dict[str, str]:
-    return {
-        o.kind: o.value.decode("utf-8", "replace") for o in openings if o.row == -1 and o.value is not None
-    }
-
-
-def _decision(openings: Sequence[Opening]) -> tuple[str, str]:
-    """Label and confidence of the first row that has one."""
-    for opening in openings:
-        if opening.kind == "output" and opening.label is not None:
-            return opening.label, opening.confidence or ""
-    return "", ""

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from pellucid.core.entry import Entry, Formed, parse_trusted
+from pellucid.core.subject import summarise
 from pellucid.core.times import parse_time
 from pellucid.errors import PellucidError
 from pellucid.ledger.vault import Vault
@@ -27,7 +28,8 @@ Entries = Callable[[int, int], Sequence[bytes]]
 def form_again(raw: bytes, vault: Vault) -> Formed:
     """What the sequencer formed, from the leaf and what the vault still holds."""
     entry = parse_trusted(raw)
-    return Formed(entry.id, entry.type, raw, vault.subject_of(entry.id), vault.openings(entry.id))
+    summary = summarise(entry.type, parse_time(entry.time), entry.data)
+    return Formed(entry.id, entry.type, raw, vault.subject_of(entry.id), vault.openings(entry.id), summary)
 
 
 class Followers:

@@ -12,7 +12,7 @@ from pellucid.core.merkle.hashing import hash_leaf
 from pellucid.core.merkle.proof import consistency_proof, inclusion_proof
 from pellucid.core.merkle.tile import TILE_WIDTH, HashReader
 from pellucid.core.note import parse_vkey
-from pellucid.core.subject import model_of
+from pellucid.core.subject import summarise
 from pellucid.core.times import parse_time
 from pellucid.errors import FormatError, NotFoundError, ProofError
 from pellucid.ledger.publisher import CHECKPOINT, read_bundle
@@ -186,15 +186,12 @@ def describe(index: int, entry: Entry, openings: Sequence[Opening]) -> Found:
     """A row as an index has it, from an entry and its openings."""
     label = next((o for o in openings if o.kind == "output" and o.label is not None), None)
     foreign = next((o.value for o in openings if o.kind == "trace_id" and o.value), b"")
-    names = ("version", "outcome", "verdict", "phase", "trace")
-    texts = [entry.data.get(name) for name in names]
-    version, outcome, verdict, phase, trace = [t if isinstance(t, str) else "" for t in texts]
+    said = summarise(entry.type, _time(entry), entry.data)
     return Found(
-        index=index, key=entry.id, type=entry.type, time_ns=_time(entry),
-        model=model_of(entry.type, entry.data), version=version,
-        outcome=outcome or verdict or phase, label=(label.label or "") if label else "",
+        index=index, key=entry.id, type=entry.type, time_ns=said.time_ns, model=said.model,
+        version=said.version, outcome=said.outcome, label=(label.label or "") if label else "",
         confidence=(label.confidence or "") if label else "",
-        trace=trace or foreign.decode("utf-8", "replace"),
+        trace=said.trace or foreign.decode("utf-8", "replace"),
     )  # fmt: skip
 
 
