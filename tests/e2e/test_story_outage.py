@@ -14,17 +14,22 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from pellucid.app.ledger import check_ledger, ledger_vkey, open_ledger, settle
+from pellucid.app.ledger import check_ledger, is_sequencing, ledger_vkey, open_ledger, settle
 from pellucid.app.site import Site, open_site
+from pellucid.cli.ledger import command as ledger_command
 from pellucid.core.entry import Entry, parse_entry
+from pellucid.errors import NotFoundError
 from pellucid.ledger.complete import complete
+from pellucid.ledger.follower import CHUNK
+from pellucid.ledger.reader import LedgerReader
 from pellucid.testing.server import ServerProcess, serving
 from pellucid.testing.site import configure, make_site
 
@@ -115,30 +120,137 @@ def test_story_x11_the_sequencer_stands_still_and_serving_does_not_notice(site: 
     answered = [e.id for e in entries if e.type == "call" and e.data["outcome"] == "answered"]
     assert len(answered) == len(set(answered)) == 500 + len(keys)
     assert set(keys) <= set(answered)
-    counts = [e.data for e in entries if e.type == "alert" and e.data["reason"] == "refused_over_rate"]
+    counts = [e.data for e in entries if e.type == "alert" and e.data.get("reason") == "refused_over_rate"]
     assert sum(count["not_numbered"] for count in counts) >= 1  # who was sent away is counted
 
 
-def test_story_x11_a_sink_that_hangs_holds_up_nobody_but_the_log(site: Site):
+def status(site: Site) -> dict[str, Any]:
+    """What ``pellucid ledger status`` says."""
+    told = CliRunner().invoke(ledger_command, ["status", "--site", str(site.root), "--json"])
+    assert told.exit_code == 0, told.output
+    return json.loads(told.stdout)
+
+
+def status_of(site: Site, name: str) -> dict[str, Any]:
+    (only,) = [each for each in status(site)["followers"] if each["name"].startswith(name)]
+    return only
+
+
+def status_until(site: Site, name: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    for _ in range(3_000):
+        if condition(told := status_of(site, name)):
+            return told
+        threading.Event().wait(0.01)
+    pytest.fail(f"not within the time: {told}")
+
+
+class Reader:
+    """The far end of a pipe of 64 KiB: whoever collects standard output; it reads when told to."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._text = descriptor, bytearray()
+        self._thread = threading.Thread(target=self._drain)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _drain(self) -> None:
+        while piece := os.read(self._descriptor, 65_536):
+            self._text += piece
+
+    def indices(self) -> list[int]:
+        """Entries whose lines came, once the writer is gone. A line that a kill tore is no line."""
+        self._thread.join(60)
+        found = []
+        for line in self._text.splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line)["index"])
+        return found
+
+
+def answer(connection: http.client.HTTPConnection, count: int) -> list[str]:
+    told = [call(connection) for _ in range(count)]
+    assert [status for status, _, _ in told] == [200] * count
+    return [headers["pellucid-call"] for _, headers, _ in told]
+
+
+def lines_wanted(site: Site) -> list[int]:
+    """Entries that give a line."""
+    with closing(open_ledger(site)) as ledger:
+        entries = [parse_entry(raw) for raw in ledger.reader.entries(0, ledger.reader.size())]
+    return [index for index, entry in enumerate(entries) if entry.type != "batch"]
+
+
+def test_story_x11_a_sink_that_hangs_holds_up_nobody_is_named_and_catches_up(site: Site):
     site = configure(site, ledger={"sinks": ["stdout:"]})
     reading, writing = os.pipe()  # of 64 KiB, and nobody reads
-    keys: list[str] = []
+    reader = Reader(reading)
     with ExitStack() as stack:
         stack.callback(os.close, reading)
         with serving(site.root, stdout=writing) as server, client(server) as connection:
             os.close(writing)
-            for _ in range(2_000):
-                told = call(connection)
-                assert told[0] == 200
-                keys.append(told[1]["pellucid-call"])
-            with closing(open_ledger(site)) as ledger:
-                assert ledger.reader.size() < len(keys)  # it does hang
-            drain = threading.Thread(
-                target=lambda: [None for _ in iter(lambda: os.read(reading, 65_536), b"")]
-            )
-            drain.start()  # the reader is back before the server is asked to stop
-        drain.join(30)
+            keys = answer(connection, 2_000)
+            index = status_until(site, "index", lambda told: told["position"] > 2_000)
+            assert index["behind"] == 0
+            hung = status_until(site, "stdout:", lambda told: told["failing"] is not None)
+            assert hung["failing"].startswith("hangs since ")
+            assert hung["behind"] > 0
+            assert hung["since"] is not None
+            keys += answer(connection, 200)
+            assert status(site)["published"] >= index["position"]
+            for key in (keys[0], keys[-1]):
+                with closing(open_ledger(site)) as ledger:
+                    wait_for_entry(ledger.reader, key)
+            assert status_of(site, "stdout:")["position"] == hung["position"]
+            reader.start()
+            status_until(site, "stdout:", lambda told: told["behind"] == 0 and told["failing"] is None)
+        indices = reader.indices()
     judged(site, keys)
+    assert indices == lines_wanted(site)  # nothing is missing, nothing twice, in order
+
+
+def wait_for_entry(reader: LedgerReader, key: str) -> None:
+    """It is under a published checkpoint."""
+    for _ in range(3_000):
+        with contextlib.suppress(NotFoundError):
+            assert parse_entry(reader.entry(reader.locate(key))).id == key
+            return
+        threading.Event().wait(0.01)
+    pytest.fail(f"{key} was not integrated")
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_story_x11_beside_a_hung_sink_a_server_ends_at_once_and_the_next_goes_on(site: Site, way: str):
+    site = configure(site, ledger={"sinks": ["stdout:"]})
+    reading, writing = os.pipe()
+    reader = Reader(reading)
+    with ExitStack() as stack:
+        stack.callback(os.close, reading)
+        server = ServerProcess(site.root, stdout=writing).start()
+        with client(server) as connection:
+            keys = answer(connection, 1_000)
+        status_until(site, "index", lambda told: told["position"] > 1_000)
+        if way == "stop":
+            assert server.stop() == 0
+        else:
+            server.kill()
+            os.kill(server.ready["sequencer"], signal.SIGKILL)
+        for _ in range(1_000):
+            if not is_sequencing(site):
+                break
+            threading.Event().wait(0.01)
+        behind = status_of(site, "stdout:")
+        assert behind["behind"] > 0
+        with serving(site.root, stdout=writing) as server, client(server) as connection:
+            os.close(writing)
+            reader.start()
+            keys += answer(connection, 100)
+        indices = reader.indices()
+    judged(site, keys)
+    assert sorted(set(indices)) == lines_wanted(site)  # nothing is missing
+    assert max(indices.count(index) for index in set(indices)) <= 2  # at least once, from its position on
+    doubled = {index for index in indices if indices.count(index) == 2}
+    assert all(behind["position"] <= index < behind["position"] + 2 * CHUNK for index in doubled)
 
 
 # -- a full disk ----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from pellucid.app import ledger as app
 from pellucid.app.clock import SystemClock
+from pellucid.app.sinks import sink_uris
 from pellucid.app.site import create_site, open_site
 from pellucid.cli.ledger import command
 from pellucid.core.checkpoint import parse_checkpoint
@@ -286,10 +287,31 @@ def test_a_place_that_policy_and_configuration_name_gets_each_line_once(site):
     (site.root / "pellucid.toml").write_text(
         text.replace("sinks = []", 'sinks = ["stdout:", "file:all.jsonl"]')
     )
-    followers = app._sinks(open_site(site.root))
-    for follower in followers.values():
-        follower.close()
-    assert list(followers) == ["stdout:#0", f"file:{site.root}/all.jsonl#1"]
+    assert list(sink_uris(open_site(site.root))) == ["stdout:#0", f"file:{site.root}/all.jsonl#1"]
+
+
+def test_status_says_how_far_everybody_is_and_since_when(site):
+    with pytest.raises(NotFoundError, match="none yet"):
+        run(site, "status")
+    text = (site.root / "pellucid.toml").read_text()
+    (site.root / "pellucid.toml").write_text(text.replace("sinks = []", 'sinks = ["file:all.jsonl"]'))
+    site = open_site(site.root)
+    serve(site)
+    app.settle(site)
+    with contextlib.closing(app.open_ledger(site)) as ledger:
+        first = parse_entry(ledger.reader.entry(0)).time
+    index, log, file = run(site, "status")[1]["followers"]
+    assert index == {"name": "index", "position": 5, "behind": 0, "since": None, "failing": None}
+    assert log["name"].startswith("stdout:")
+    assert file == {
+        "name": f"file:{site.root}/all.jsonl#1", "position": 0, "behind": 5, "since": first, "failing": None,
+    }  # fmt: skip
+    assert "5 entries, 5 published; no sequencer runs" in human(site, "status")
+    with app.open_sequencer(site) as sequencer:
+        sequencer.drain()
+        assert app.is_sequencing(site)
+    file = run(site, "status")[1]["followers"][2]
+    assert (file["position"], file["behind"], file["since"]) == (5, 0, None)
 
 
 def test_the_index_comes_back(site):

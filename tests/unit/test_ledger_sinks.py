@@ -5,8 +5,10 @@ import json
 
 import pytest
 
+from pellucid.core.entry import Formed
 from pellucid.core.subject import Summary
 from pellucid.errors import ConfigError, FormatError
+from pellucid.ledger.follower import form_again
 from pellucid.ledger.recorder import DoorRecorder
 from pellucid.sinks import FIELDS, format_line, parse_fields
 from pellucid.sinks.file import FileSink
@@ -139,6 +141,27 @@ def test_positions_survive(ledger, sinks, tmp_path):
     again.close()
 
 
+def test_standard_output_begins_a_new_line_where_the_last_process_was_killed_within_one(ledger, tmp_path):
+    class Killed(io.StringIO):
+        def write(self, text):
+            super().write(text[:40])
+            raise KeyboardInterrupt
+
+    torn = Killed()
+    sink = StdoutSink(stream=torn, position=tmp_path / "position")
+    serve(ledger)
+    entries = [form_again(raw, ledger.vault) for raw in ledger.entries()]
+    with pytest.raises(KeyboardInterrupt):
+        sink.apply(0, entries)
+    for begins_anew in (True, False):
+        stream = io.StringIO()
+        sink = StdoutSink(stream=stream, position=tmp_path / "position")
+        sink.apply(0, entries)
+        lines = (torn.getvalue() + stream.getvalue()).split("\n")
+        assert [json.loads(line)["index"] for line in lines[1:-1]] == [0, 1, 3, 4, 5] if begins_anew else True
+        assert stream.getvalue().startswith("\n") == begins_anew
+
+
 def test_the_file_itself_says_how_far_it_is(ledger, sinks, tmp_path):
     """Killed between the line and the position, or within a line: each entry is there once."""
     serve(ledger)
@@ -162,6 +185,4 @@ def test_a_position_that_is_none_is_an_error(tmp_path):
 
 
 def test_a_batch_gives_no_line_of_its_own(ledger):
-    from pellucid.core.entry import Formed
-
     assert format_line(0, Formed("k", "batch", b"", None, (), Summary(0, "", "", "", "", "")), FIELDS) is None

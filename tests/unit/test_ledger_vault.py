@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import importlib
+import os
 import random
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -244,3 +248,19 @@ def test_an_erasure_entry_with_a_strange_body_stops_nobody(ledger):
         erase(ledger, data)
     assert ledger.fsck().is_clean
     assert ledger.vault.state(key(2)) == "erased"  # no rows named: the whole call
+
+
+@pytest.mark.parametrize("kind", ["pellucid.ledger.vault:Vault", "pellucid.indexes.sqlite:SqliteIndex"])
+def test_a_second_connection_of_a_process_takes_the_first_no_lock(tmp_path, kind):
+    """Otherwise another process that ends thinks it is the last, and removes the log we write to."""
+    module, _, name = kind.partition(":")
+    path = tmp_path / "some.db"
+    made = getattr(importlib.import_module(module), name)
+    first = made(path)
+    first._db.execute("CREATE TABLE t (n)")
+    made(path).close()
+    inode = os.stat(f"{path}-wal").st_ino
+    code = f"from {module} import {name}; {name}({str(path)!r}).close()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert os.stat(f"{path}-wal").st_ino == inode
+    first.close()

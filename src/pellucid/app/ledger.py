@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -15,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from pellucid import __version__, schemes
-from pellucid.app.audit import operators_log
 from pellucid.app.clock import SystemClock
+from pellucid.app.sinks import close_feeders, end_beside_hung_sinks, open_feeders, telling_failures
 from pellucid.app.site import Site, read_file
 from pellucid.core.digest import sha256
 from pellucid.core.entry import Entry, parse_entry
-from pellucid.errors import LedgerHaltedError, NotFoundError, PellucidError, UnavailableError, UsageError
+from pellucid.errors import LedgerHaltedError, NotFoundError, UnavailableError, UsageError
 from pellucid.ledger.epoch import next_epoch
 from pellucid.ledger.fsck import FsckReport, fsck
 from pellucid.ledger.publisher import CHECKPOINT, read_published
@@ -35,8 +34,7 @@ from pellucid.ledger.recorder import (
 from pellucid.ledger.sequencer import POLL_S, Sequencer
 from pellucid.ledger.state import State, open_database
 from pellucid.ledger.vault import Vault
-from pellucid.ports import Follower, Index, Query, Store
-from pellucid.sinks import parse_sink_uri, read_position
+from pellucid.ports import Index, Query, Store
 
 WAIT_S: Final = 30.0  # limit: how long a command waits for a running sequencer
 MOMENT_S: Final = 5.0  # limit: how long it waits for what that sequencer may never bring
@@ -71,57 +69,22 @@ def open_ledger(site: Site) -> Ledger:
     folder = site.ledger_folder
     if not folder.is_dir():
         raise NotFoundError(f"ledger: expected a folder at {folder}, got none")
-    store, vault, index = _store(folder), Vault(folder / "vault.db"), _index(site)
+    store, vault, index = open_store(folder), Vault(folder / "vault.db"), open_index(site)
     return Ledger(LedgerReader(store, index, vault, ledger_vkey(site)), vault, index, store)
 
 
-def _store(folder: Path) -> Store:
+def open_store(folder: Path) -> Store:
+    """Where a ledger's tiles and checkpoint lie."""
     store: Store = schemes.from_uri("store", f"file:{folder}")
     return store
 
 
-def _index(site: Site) -> Index:
+def open_index(site: Site) -> Index:
+    """The site's hot index."""
     scheme, _, rest = site.config.ledger.index.partition(":")
     uri = f"{scheme}:{site.ledger_folder / rest}" if scheme == "sqlite" else site.config.ledger.index
     index: Index = schemes.from_uri("index", uri)
     return index
-
-
-def _operators_log(site: Site) -> list[str]:
-    """What the policy's audit section asks for, as far as this node has it.
-
-    A destination that is not here, or a policy that cannot be read, is the guardian's finding; the
-    ledger must go on, so that the refusal itself becomes an entry.
-    """
-    try:
-        wanted = operators_log(site)
-    except PellucidError:
-        return []
-    return [uri for uri in wanted if uri.partition(":")[0] in schemes.SINKS]
-
-
-def _sink_uris(site: Site) -> dict[str, str]:
-    """The operators' log, then the configuration's sinks; positions lie in the ledger's folder.
-
-    A place that both name is the policy's: it selects the fields, and a line stands there once.
-    """
-    found: dict[str, str] = {}
-    log = _operators_log(site)
-    taken = {uri.partition("?")[0] for uri in log}
-    others = [uri for uri in site.config.ledger.sinks if uri.partition("?")[0] not in taken]
-    for number, uri in enumerate([*log, *others]):
-        scheme, _, rest = uri.partition(":")
-        if scheme == "file":
-            uri = f"file:{site.path(rest)}"
-        elif scheme == "stdout" and "position=" not in uri:
-            position = site.ledger_folder / f"sink-{number}.position"
-            uri = f"{uri}{'&' if '?' in uri else '?'}position={position}"
-        found[uri.partition("?")[0] + f"#{number}"] = uri
-    return found
-
-
-def _sinks(site: Site) -> dict[str, Follower]:
-    return {name: schemes.from_uri("sink", uri) for name, uri in _sink_uris(site).items()}
 
 
 def ledger_sizes(site: Site) -> tuple[int, int]:
@@ -129,21 +92,8 @@ def ledger_sizes(site: Site) -> tuple[int, int]:
     state = open_database(site.ledger_folder / "state.db", read_only=True)
     with closing(state) as db:
         (integrated,) = db.execute("SELECT size FROM head").fetchone()
-    shown = read_published(_store(site.ledger_folder))
+    shown = read_published(open_store(site.ledger_folder))
     return integrated, shown.size if shown else 0
-
-
-def follower_positions(site: Site) -> dict[str, int]:
-    """Entries that the index and each sink have, as far as a file says so; read beside a running
-    sequencer, so no sink is opened."""
-    with closing(_index(site)) as index:
-        found = {"index": index.position()}
-    for name, uri in _sink_uris(site).items():
-        path, options = parse_sink_uri(uri)
-        mark = options.get("position") or (f"{path}.position" if uri.startswith("file:") else "")
-        if mark:
-            found[name] = read_position(Path(mark))
-    return found
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -200,15 +150,16 @@ def start_recorder(
 
 @contextmanager
 def open_sequencer(site: Site, *, sinks: bool = True) -> Iterator[Sequencer]:
-    """The site's sequencer, with index and sinks as followers."""
+    """The site's sequencer, with the index, and the sinks on their threads."""
     folder, origin = site.ledger_folder, site.config.ledger.origin
     folder.mkdir(parents=True, exist_ok=True)
-    state, vault, index = State(folder / "state.db", origin), Vault(folder / "vault.db"), _index(site)
-    followers: dict[str, Follower] = {"index": index, **(_sinks(site) if sinks else {})}
+    store = open_store(folder)
+    state, vault, index = State(folder / "state.db", origin), Vault(folder / "vault.db"), open_index(site)
+    feeders = open_feeders(site, store) if sinks else []
     sequencer = Sequencer(
-        folder=folder, node=site.config.site.node, origin=origin, store=_store(folder), state=state,
-        vault=vault, signer=site.signer("log"), clock=SystemClock(), followers=followers,
-        interval_s=site.config.ledger.checkpoint_ms / 1000,
+        folder=folder, node=site.config.site.node, origin=origin, store=store, state=state,
+        vault=vault, signer=site.signer("log"), clock=SystemClock(), followers={"index": index},
+        feeders=feeders, interval_s=site.config.ledger.checkpoint_ms / 1000,
     )  # fmt: skip
     try:
         yield sequencer
@@ -216,8 +167,8 @@ def open_sequencer(site: Site, *, sinks: bool = True) -> Iterator[Sequencer]:
         sequencer.close()
         state.close()
         vault.close()
-        for follower in followers.values():
-            follower.close()  # type: ignore[attr-defined]
+        index.close()
+        close_feeders(feeders)
 
 
 def integrate(site: Site) -> int:
@@ -296,16 +247,9 @@ def run_sequencer(site: Site, *, stop_when_parent_closes_stdin: bool = True) -> 
     if stop_when_parent_closes_stdin:
         threading.Thread(target=_wait_for_parent, args=(stop,), daemon=True).start()
     os.nice(NICE)
-    with open_sequencer(site) as sequencer:
-        sequencer.report = _report_failures
+    with open_sequencer(site) as sequencer, telling_failures(site) as sequencer.report:
         sequencer.run(stop)
-
-
-def _report_failures(failing: Mapping[str, str]) -> None:
-    """One line a change, on standard error: the ledger goes on, who follows it does not."""
-    line = json.dumps({"event": "followers", "failing": dict(failing)}, ensure_ascii=True)
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    end_beside_hung_sinks()
 
 
 def _wait_for_parent(stop: threading.Event) -> None:
@@ -417,9 +361,9 @@ def check_ledger(folder: Path, vkey: str, origin: str | None) -> FsckReport:
             hint="a log's folder holds checkpoint and tile/; without its checkpoint nothing can be checked",
         )
     if origin is None or not (folder / "state.db").exists():
-        return fsck(_store(folder), None, vkey)
+        return fsck(open_store(folder), None, vkey)
     with closing(State(folder / "state.db", origin)) as state:
-        return fsck(_store(folder), state, vkey)
+        return fsck(open_store(folder), state, vkey)
 
 
 def rebuild_index(site: Site) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -201,14 +202,16 @@ def _tell_processes(samples: Samples, now: Iterable[Any]) -> None:
 
 
 def _tell_ledger(samples: Samples, site: Site) -> None:
-    from pellucid.app.ledger import follower_positions, ledger_sizes
-    from pellucid.ledger.journal import backlog_bytes
+    from pellucid.app.followers import ledger_state
 
     samples.add("pellucid_journal_backlog_max_bytes", site.config.ledger.backlog_max_bytes)
     with contextlib.suppress(PellucidError, OSError):  # a ledger just being made
-        samples.add("pellucid_journal_backlog_bytes", backlog_bytes(site.ledger_folder / "journal"))
-        integrated, published = ledger_sizes(site)
-        samples.add("pellucid_entries_integrated", integrated)
-        samples.add("pellucid_entries_published", published)
-        for name, position in follower_positions(site).items():
-            samples.add("pellucid_follower_behind_entries", max(0, integrated - position), name)
+        state = ledger_state(site)
+        samples.add("pellucid_journal_backlog_bytes", state.backlog_bytes)
+        samples.add("pellucid_entries_integrated", state.integrated)
+        samples.add("pellucid_entries_published", state.published)
+        for each in state.followers:
+            behind_s = 0.0 if each.since_ns is None else max(0, time.time_ns() - each.since_ns) / 1e9
+            samples.add("pellucid_follower_behind_entries", each.behind, each.name)
+            samples.add("pellucid_follower_behind_seconds", behind_s, each.name)
+            samples.add("pellucid_follower_failing", int(bool(each.failing)), each.name)

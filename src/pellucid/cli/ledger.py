@@ -13,6 +13,7 @@ from pellucid.cli.output import emit, json_option, pairs, site_option, table, wo
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pellucid.app.followers import FollowerState
     from pellucid.app.ledger import Ledger
     from pellucid.app.site import Site
     from pellucid.ledger.complete import Completeness
@@ -93,6 +94,41 @@ def _cells(row: Found) -> tuple[Any, ...]:
     model = f"{row.model}:{row.version}" if row.model else ""
     outcome = f"{row.label} {row.confidence}".strip() or row.outcome  # a decision says it was answered
     return (row.index, format_time(row.time_ns)[:19].replace("T", " "), row.type, row.key, model, outcome)
+
+
+@command.command("status", short_help="Show how far the ledger is, and who follows.")
+@site_option
+@json_option
+def status(site_path: Path | None, as_json: bool) -> None:
+    """Show what is integrated and published, and which of index and sinks is how far behind, since when."""
+    from pellucid.app.followers import ledger_state
+    from pellucid.app.site import open_site
+
+    state = ledger_state(open_site(site_path))
+    followers = [_follower(each) for each in state.followers]
+    value = {
+        "integrated": state.integrated, "published": state.published, "backlog_bytes": state.backlog_bytes,
+        "sequencing": state.is_sequencing, "followers": followers,
+    }  # fmt: skip
+
+    def render(console: Console) -> None:
+        running = "a sequencer runs" if state.is_sequencing else "no sequencer runs"
+        title = f"{state.integrated:,} entries, {state.published:,} published; {running}"
+        columns = ("follower", "has", "behind", "since", "failing")
+        rows = [tuple("" if item is None else item for item in each.values()) for each in followers]
+        console.print(table(title, columns, rows, whole=("has", "behind", "since")))
+
+    emit(value, render, as_json=as_json)
+
+
+def _follower(each: FollowerState) -> dict[str, Any]:
+    from pellucid.core.times import format_time
+
+    since = None if each.since_ns is None else format_time(each.since_ns)
+    return {
+        "name": each.name, "position": each.position, "behind": each.behind, "since": since,
+        "failing": each.failing or None,
+    }  # fmt: skip
 
 
 @command.command("get", short_help="Show one entry.")

@@ -121,6 +121,18 @@ METRICS: Final = (
         "Entries that the index or a sink has not got yet",
         ("follower",),
     ),
+    Metric(
+        "pellucid_follower_behind_seconds",
+        "gauge",
+        "Age of the first of these; 0 without any",
+        ("follower",),
+    ),
+    Metric(
+        "pellucid_follower_failing",
+        "gauge",
+        "1 while the sequencer says that it fails or hangs, 0 otherwise",
+        ("follower",),
+    ),
     Metric("pellucid_workers", "gauge", "Serving processes that are ready"),
     Metric("pellucid_worker_starts_total", "counter", "Serving processes started, the first included"),
     Metric(

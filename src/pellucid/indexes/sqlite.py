@@ -48,7 +48,7 @@ class SqliteIndex:
 
     def __init__(self, path: Path | str) -> None:
         if str(path) != ":memory:":
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # personal values: ours alone to read
+            _touch_private(path)
         self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=10.0)
         # NORMAL: a power loss may take back the last rows together with the position, never tear them
         self._has_leftovers = True  # nobody remembers what the last process left
@@ -137,6 +137,13 @@ class SqliteIndex:
 
     def close(self) -> None:
         self._db.close()
+
+
+def _touch_private(path: Path | str) -> None:
+    """Personal values: ours alone to read. A file that is there is not opened: closing it would take
+    other connections of this process their locks."""
+    if not os.path.exists(path):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def _row(index: int, formed: Formed) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """Followers of the ledger, and the one that carries out erasures.
 
 A follower that fails never stops the ledger: its position stays where it is, and it is fed again,
-from the tiles and the vault, at the next step.
+from the tiles and the vault, at the next step. What may hang, every sink, has a ``Feeder`` instead.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from pellucid.core.entry import Entry, Formed, parse_trusted
 from pellucid.core.subject import summarise
@@ -32,18 +32,50 @@ def form_again(raw: bytes, vault: Vault) -> Formed:
     return Formed(entry.id, entry.type, raw, vault.subject_of(entry.id), vault.openings(entry.id), summary)
 
 
+class Feeds(Protocol):
+    """Feeds somebody beside the sequencer's steps (``ledger.feeder.Feeder``)."""
+
+    name: str
+
+    def offer(self, start: int, formed: Sequence[Formed]) -> None: ...
+    def grow(self, size: int) -> None: ...
+    def revoke(self) -> None: ...
+    def trouble(self) -> str | None: ...
+
+
+def tell_erased(vault: Vault, mark: str, drop: Callable[[str], None]) -> None:
+    """Name the entries that were erased since ``mark``, each once it is told remembered."""
+    for seq, key in vault.forgotten_since(vault.get_meta(mark)):
+        drop(key)
+        vault.put_meta(mark, seq)
+
+
 class Followers:
     """Feeds every follower, each from its own position.
 
     Args:
         followers: By name, for what is reported about them.
         entries: Reads leaves ``start`` to ``stop`` of the committed ledger.
+        feeders: Told what there is; they feed on their own.
     """
 
-    def __init__(self, followers: Mapping[str, Follower], vault: Vault, entries: Entries) -> None:
-        self._followers, self._vault, self._entries = followers, vault, entries
-        self.failures: dict[str, str] = {}
+    def __init__(
+        self,
+        followers: Mapping[str, Follower],
+        vault: Vault,
+        entries: Entries,
+        feeders: Sequence[Feeds] = (),
+    ) -> None:
+        self._followers, self._vault, self._entries, self._feeders = followers, vault, entries, feeders
+        self._failures: dict[str, str] = {}
         self._behind = set(followers)
+        self._forgotten = -1  # what feeders were told of
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Who could not be fed, and why."""
+        troubles = {feeder.name: feeder.trouble() for feeder in self._feeders}
+        return self._failures | {name: why for name, why in troubles.items() if why is not None}
 
     @property
     def names(self) -> Sequence[str]:
@@ -54,12 +86,16 @@ class Followers:
         for name, follower in self._followers.items():
             if name not in self._behind:
                 self._guard(name, lambda follower=follower: follower.apply(start, formed))  # type: ignore[misc]
+        for feeder in self._feeders:
+            feeder.offer(start, formed)
 
     def catch_up(self, size: int) -> None:
         """Bring those who are behind up to ``size``, as far as they let us."""
         for name in sorted(self._behind):
             self._behind.discard(name)
             self._guard(name, lambda name=name: self._catch_up(self._followers[name], size))  # type: ignore[misc]
+        for feeder in self._feeders:
+            feeder.grow(size)
 
     def _catch_up(self, follower: Follower, size: int) -> None:
         position = follower.position()
@@ -75,14 +111,20 @@ class Followers:
             if drop is not None:
                 step = partial(self._tell, f"told:{name}", drop, scrub)
                 self._guard(name, step, lags=False)
+        forgotten = self._vault.forgotten_to
+        if forgotten != self._forgotten:
+            self._forgotten = forgotten
+            for feeder in self._feeders:
+                feeder.revoke()
 
     def _tell(self, mark: str, drop: Callable[[str], None], scrub: Callable[[], None] | None) -> None:
+        if scrub is None:
+            tell_erased(self._vault, mark, drop)
+            return
         told = self._vault.forgotten_since(self._vault.get_meta(mark))
-        for seq, key in told:
+        for _, key in told:
             drop(key)
-            if scrub is None:
-                self._vault.put_meta(mark, seq)
-        if told and scrub is not None:
+        if told:
             scrub()
             self._vault.put_meta(mark, told[-1][0])
 
@@ -90,11 +132,11 @@ class Followers:
         try:
             step()
         except Exception as error:  # a foreign target may raise anything
-            self.failures[name] = f"{type(error).__name__}: {error}"
+            self._failures[name] = f"{type(error).__name__}: {error}"
             if lags:
                 self._behind.add(name)
             return False
-        self.failures.pop(name, None)
+        self._failures.pop(name, None)
         return True
 
 

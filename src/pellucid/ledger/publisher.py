@@ -136,6 +136,15 @@ def read_bundle(store: Store, n: int, width: int) -> list[bytes]:
     return decode_bundle(store.get(entries_path(n)), width)
 
 
+def read_entries(store: Store, size: int, start: int, stop: int) -> list[bytes]:
+    """Leaves ``start`` to ``stop`` of a ledger that has ``size`` or more."""
+    found: list[bytes] = []
+    for n in range(start // TILE_WIDTH, -(-stop // TILE_WIDTH)):
+        found += read_bundle(store, n, min(TILE_WIDTH, size - n * TILE_WIDTH))
+    begin = start - start % TILE_WIDTH
+    return found[start - begin : stop - begin]
+
+
 def read_published(store: Store) -> Checkpoint | None:
     """What the published checkpoint says, its signature unchecked; ``None`` when it says nothing."""
     try:

@@ -10,7 +10,8 @@ Order of writes in a step, and why a crash between any two is harmless:
    plan) by compare-and-swap: the entries exist from here on. Never two roots for one size, never a
    smaller size;
 5. **checkpoint** by rename: a restart shows the committed one if the world sees an older one;
-6. **followers** (index, sinks) and erasures: each remembers its position and is fed again;
+6. **followers** (the index; sinks are told, and fed on threads of their own) and erasures: each
+   remembers its position and is fed again;
 7. superseded partial tiles, then integrated segments are **deleted**: a restart does it again.
 
 After any failure the next step begins by reopening: state, plan, tiles. A root that the tiles do
@@ -21,19 +22,19 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from pellucid.core.merkle.tile import TILE_WIDTH
 from pellucid.errors import LedgerHaltedError, UnavailableError
 from pellucid.ledger.board import sync_folder
+from pellucid.ledger.feeder import Feeder
 from pellucid.ledger.follower import Eraser, Followers
 from pellucid.ledger.forming import Former, is_worker
 from pellucid.ledger.intake import Gathered, Intake
 from pellucid.ledger.journal import parse_segment_name
-from pellucid.ledger.publisher import Publisher, has_tiles_beyond, read_bundle, read_published
+from pellucid.ledger.publisher import Publisher, has_tiles_beyond, read_entries, read_published
 from pellucid.ledger.recovery import Recovery, remove_drafts
 from pellucid.ledger.state import Head, Plan, State
 from pellucid.ledger.vault import Vault
@@ -86,7 +87,8 @@ class Sequencer:
         folder: The ledger's folder (``journal``, ``board``, ``lock``).
         node: Node name of this log.
         origin: Name of the log.
-        followers: Index and sinks by name.
+        followers: Fed within the step: the index.
+        feeders: Feed the sinks beside it; started and closed by the caller.
         interval_s: Least time between two steps of ``run`` while entries arrive: checkpoints are
             signed that often.
         boot_id: For tests; this boot's otherwise.
@@ -102,6 +104,7 @@ class Sequencer:
     signer: Signer
     clock: Clock
     followers: Mapping[str, Follower] = field(default_factory=dict)
+    feeders: Sequence[Feeder] = ()
     interval_s: float = 0.25
     entries_max: int = ENTRIES_MAX
     boot_id: bytes = b""
@@ -129,7 +132,7 @@ class Sequencer:
         recovery = Recovery(
             self.folder, self.node, state=self.state, intake=intake, clock=self.clock, boot_id=self.boot_id
         )
-        followers = Followers(self.followers, self.vault, self._entries)
+        followers = Followers(self.followers, self.vault, self._entries, self.feeders)
         eraser = Eraser(self.vault, followers, self._entries)
         return _Opened(publisher, intake, recovery, followers, eraser)
 
@@ -166,12 +169,7 @@ class Sequencer:
 
     def _entries(self, start: int, stop: int) -> list[bytes]:
         """Committed leaves ``start`` to ``stop``."""
-        size, found = self.state.head().size, []
-        for n in range(start // TILE_WIDTH, -(-stop // TILE_WIDTH)):
-            width = min(TILE_WIDTH, size - n * TILE_WIDTH)
-            found += read_bundle(self.store, n, width)
-        begin = start - start % TILE_WIDTH
-        return found[start - begin : stop - begin]
+        return read_entries(self.store, self.state.head().size, start, stop)
 
     # -- stepping
 

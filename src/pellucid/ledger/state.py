@@ -228,7 +228,7 @@ class transaction:  # noqa: N801 - reads as a statement
 def open_database(path: Path | str, *, read_only: bool = False) -> sqlite3.Connection:
     """SQLite that loses nothing it committed: write-ahead log, ``synchronous=FULL``; ours alone to read."""
     if not read_only and str(path) != ":memory:":
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # its log and lock files follow its mode
+        touch_private(path)  # its log and lock files follow its mode
     target = f"file:{path}?mode=ro" if read_only else str(path)
     db = sqlite3.connect(target, isolation_level=None, check_same_thread=False, timeout=10.0, uri=read_only)
     db.execute("PRAGMA secure_delete=ON")
@@ -236,6 +236,16 @@ def open_database(path: Path | str, *, read_only: bool = False) -> sqlite3.Conne
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
     return db
+
+
+def touch_private(path: Path | str) -> None:
+    """Make a file that is ours alone to read, unless it is there.
+
+    One that is there is not opened: closing it again would take this process's other connections
+    their locks (POSIX), and another process would clear away what they still write to.
+    """
+    if not os.path.exists(path):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def rewrite(db: sqlite3.Connection) -> None:

@@ -186,6 +186,12 @@ class Vault:
             "SELECT seq, key FROM forgotten WHERE seq > ? ORDER BY seq", (seq,)
         ).fetchall()
 
+    @property
+    def forgotten_to(self) -> int:
+        """Number of the newest of these; 0 when nothing was erased."""
+        (seq,) = self._db.execute("SELECT max(seq) FROM forgotten").fetchone()
+        return seq or 0
+
     # -- small numbers
 
     def get_meta(self, name: str) -> int:

@@ -134,6 +134,11 @@ def read_position(path: Path) -> int:
 
 def write_position(path: Path, position: int) -> None:
     """Remember a position; a crash leaves the old or the new one."""
+    write_text(path, f"{position}\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put a small file in place of an older one; who reads it finds one of both, whole."""
     draft = path.with_name(f".{path.name}.new")
-    draft.write_text(f"{position}\n")
+    draft.write_text(text)
     os.replace(draft, path)

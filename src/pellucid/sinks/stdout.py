@@ -35,6 +35,9 @@ class StdoutSink:
         self._fields = tuple(fields) or parse_fields("")
         self._stream, self._file = stream or sys.stdout, position
         self._position = read_position(position) if position is not None else 0
+        self._writing = position.with_name(position.name + ".writing") if position is not None else None
+        # killed within a line: what comes next must not become a part of it
+        self._is_torn = self._writing is not None and self._writing.exists()
 
     @classmethod
     def from_uri(cls, uri: str) -> StdoutSink:
@@ -50,16 +53,23 @@ class StdoutSink:
     def apply(self, start: int, formed: Sequence[Formed]) -> None:
         """Write a line for each entry from ``start`` on that gives one."""
         lines = [format_line(start + offset, each, self._fields) for offset, each in enumerate(formed)]
-        self._stream.write("".join(f"{line}\n" for line in lines if line is not None))
-        self._stream.flush()
+        self._write("".join(f"{line}\n" for line in lines if line is not None))
         self._position = max(self._position, start + len(formed))
         if self._file is not None:
             write_position(self._file, self._position)
 
     def forget(self, key: str) -> None:
         """Write a tombstone: what was sent cannot be called back, only revoked."""
-        self._stream.write(format_tombstone(key) + "\n")
+        self._write(format_tombstone(key) + "\n")
+
+    def _write(self, text: str) -> None:
+        if self._writing is not None:
+            self._writing.touch()
+        self._stream.write("\n" + text if self._is_torn else text)
         self._stream.flush()
+        self._is_torn = False
+        if self._writing is not None:
+            self._writing.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Nothing is held; the stream is its owner's."""
