@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from pellucid.build import cancel
+from pellucid.build import cancel, places
 from pellucid.build.frame import read_frame, write_frame
 from pellucid.errors import FormatError
 
@@ -187,7 +187,7 @@ class Child:
             timer.join()
         with self.stderr:
             self.stderr.seek(0)
-            said = self.stderr.read(STDERR_MAX)
+            said = places.hide_in_stderr(self.stderr.read(STDERR_MAX), self.scratch)
         left = sorted(
             str(p.relative_to(self.scratch))
             for name in ("home", "tmp")

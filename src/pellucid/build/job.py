@@ -105,7 +105,7 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
         verify_judged(stages.recipe)
         inputs = _inputs(recipe, folder) | {"recipe": written}
     except (GateError, LimitError) as error:
-        raise _failed(error, recipe, written, stages, started, job) from error
+        raise _failed(error, recipe, written, stages, started, folder, job) from error
     meaning = read_meaning(inputs["meaning"], folder) if "meaning" in inputs else {}
     try:
         with stages:
@@ -116,12 +116,12 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
         cancel.current().verify()
         target = _write(job.out, name, files)
     except PellucidError as error:
-        raise _failed(error, recipe, written, stages, started, job) from error
+        raise _failed(error, recipe, written, stages, started, folder, job) from error
     except MemoryError as error:
         refused = BuildError("build: expected to have the memory it needs, got none left")
-        raise _failed(refused, recipe, written, stages, started, job) from error
+        raise _failed(refused, recipe, written, stages, started, folder, job) from error
     except OSError as error:
-        raise _failed(_of_system(error), recipe, written, stages, started, job) from error
+        raise _failed(_of_system(error), recipe, written, stages, started, folder, job) from error
     with ExitStack() as undone:
         undone.callback(shutil.rmtree, target, ignore_errors=True)  # no package without its entry
         outcome = _record(recipe, written, target, files, made, job)
@@ -330,7 +330,13 @@ def _exists(name: str) -> UsageError:
 
 
 def _failed(
-    error: PellucidError, recipe: Recipe, written: bytes, stages: Stages, started: int, job: Job
+    error: PellucidError,
+    recipe: Recipe,
+    written: bytes,
+    stages: Stages,
+    started: int,
+    folder: Path,
+    job: Job,
 ) -> PellucidError:
     """Keep the log, record the outcome, and say where the log is."""
     try:
@@ -342,7 +348,7 @@ def _failed(
         _entry(recipe, written, stages.log)
         | {
             "outcome": error.code,
-            "reason": error.message[:500],
+            "reason": _told(error.message, folder, job)[:500],
             "ended": stages.ended,
             "stderr": sha256(stages.stderr),
         },
@@ -350,6 +356,13 @@ def _failed(
     if stages.measured:
         where += f"; what was measured, beside it: {', '.join(stages.measured)}"
     return type(error)(error.message, hint=f"{error.hint}; {where}" if error.hint else where)
+
+
+def _told(message: str, folder: Path, job: Job) -> str:
+    """An error's words for the ledger, which others read: files without the folders they lie in."""
+    for place in (str(job.out), str(folder)):
+        message = message.replace(f"{place}/", "")
+    return message
 
 
 def _keep(recipe: Recipe, stages: Stages, started: int, job: Job) -> Path:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pellucid.build import worker
+from pellucid.build import places, worker
 from pellucid.build.child import run_child
 from pellucid.errors import BuildCancelledError
 from pellucid.ports import PreflightFinding
@@ -52,7 +52,7 @@ def foresee(
 
     def take(frame: Any) -> None:
         if "finding" in frame:
-            found.append(PreflightFinding(**frame["finding"]))
+            found.append(PreflightFinding(**places.hide_in(frame["finding"], Path(scratch))))
         else:
             phases.append(str(frame.get("phase")))
 
@@ -68,6 +68,7 @@ def foresee(
         )
         path = out / worker.RESULT
         result = msgspec.msgpack.decode(path.read_bytes()) if path.is_file() and ended.code == 0 else None
+        result = places.hide_in(result, Path(scratch))
     if ended.cancelled:
         raise BuildCancelledError("preflight: expected an answer, got a request to stop")
     if result is None:
