@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pellucid.core.entry import Formed, Opening
-from pellucid.core.package import PackageFiles as PackageFiles
-from pellucid.core.record import Batch, Call
-from pellucid.core.tensor import Tensor, TensorSpec
+if TYPE_CHECKING:  # every process of a build imports this module, and runs none of it
+    from pellucid.core.entry import Formed, Opening
+    from pellucid.core.package import PackageFiles
+    from pellucid.core.record import Batch, Call
+    from pellucid.core.tensor import Tensor, TensorSpec
 
 
 class Clock(Protocol):

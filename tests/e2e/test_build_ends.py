@@ -153,7 +153,7 @@ def test_a_log_that_cannot_be_kept_costs_neither_the_entry_nor_the_reason(tmp_pa
 def test_two_failures_within_a_second_keep_a_log_each(tmp_path: Path) -> None:
     build, recorder = toy_job(tmp_path / "packages")
     clock = build.clock.now_ns()
-    build = job.Job(build.out, build.isolated, recorder, type("Still", (), {"now_ns": lambda _: clock})())
+    build = job.Job(build.out, recorder, type("Still", (), {"now_ns": lambda _: clock})())
     for _ in range(2):
         with pytest.raises(BuildError, match="empty file"):
             run_build(write_recipe(tmp_path / "recipe", b""), build)

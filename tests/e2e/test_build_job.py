@@ -9,7 +9,8 @@ from typing import Any
 import onnx
 import pytest
 
-from pellucid.app.build import backend_for, isolated
+from pellucid.app.build import isolated
+from pellucid.app.processes import backend_for
 from pellucid.build.child import measures
 from pellucid.build.job import run_build
 from pellucid.build.worker import ENTRY
@@ -104,7 +105,16 @@ def test_the_log_is_whole(package: Any) -> None:
     assert len(lines) - len(ours) == facts["log"]["messages"] > 100
     assert {line["severity"] for line in lines} >= {"VERBOSE", "INFO"}
     assert all(set(line) == {"severity", "time", "message", "location"} for line in lines)
-    assert set(facts["phases_ns"]) == {"optimise", "reload", "prepare", "precision", "load", "build", "write"}
+    assert set(facts["phases_ns"]) == {
+        "optimise",
+        "reload",
+        "prepare",
+        "precision",
+        "load",
+        "build",
+        "write",
+        "golden",
+    }
 
 
 def test_the_environment_says_what_ran_and_how_it_was_shut_in(package: Any) -> None:

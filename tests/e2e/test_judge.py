@@ -15,7 +15,7 @@ import pytest
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
-from pellucid.app.build import backend_for
+from pellucid.app.processes import backend_for
 from pellucid.backends.onnxruntime.adapter import OnnxRuntimeBackend
 from pellucid.build.job import run_build
 from pellucid.build.judge import Judged, judge, runs, scores

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from onnx import TensorProto, helper
 
-from pellucid.build.isolated import ENTRY as ISOLATED
-from pellucid.build.isolated import ChildIsolated
 from pellucid.build.job import run_build
 from pellucid.build.worker import ENTRY
 from pellucid.core.digest import sha256
@@ -49,9 +47,7 @@ def document(folder: Path, name: str) -> dict[str, Any]:
 
 
 def build(tmp_path: Path, **changes: Any) -> Any:
-    job, recorder = toy_job(
-        tmp_path / "packages", entry=STANDS_IN + ENTRY, isolated=ChildIsolated(STANDS_IN + ISOLATED)
-    )
+    job, recorder = toy_job(tmp_path / "packages", entry=STANDS_IN + ENTRY)
     built = run_build(write_recipe(tmp_path / "recipe", passes_on(), **CLASSIC | changes), job)
     assert [data["outcome"] for _, data in recorder.events] == ["built"]
     return built

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pellucid.app.build import isolated
-from pellucid.build import child
+from pellucid.build import limits
 from pellucid.build.child import measures, run_child
 from pellucid.build.frame import read_frame, write_frame
 from pellucid.build.log import LogWriter
@@ -162,9 +162,9 @@ def test_memory_is_counted_so_that_a_gpus_driver_can_live(
 ) -> None:
     """The driver reserves more addresses than a recipe may allow, without using them."""
     taken: dict[int, tuple[int, int]] = {}
-    monkeypatch.setattr(child, "GPU_DRIVER", place)
+    monkeypatch.setattr(limits, "GPU_DRIVER", place)
     monkeypatch.setattr(resource, "getrlimit", lambda number: (0, resource.RLIM_INFINITY))
     monkeypatch.setattr(resource, "setrlimit", taken.__setitem__)
-    child.limit_self({"memory_bytes": 2**30, "file_bytes": 2**20})
+    limits.limit_self({"memory_bytes": 2**30, "file_bytes": 2**20})
     assert taken[getattr(resource, kind)] == (2**30, 2**30)
     assert len(taken) == 4

@@ -15,11 +15,11 @@ from pellucid.build.environment import (
     find_ci,
     find_container,
     find_image,
-    loaded_packages,
     repository,
     source_state,
     system,
 )
+from pellucid.build.loaded import loaded_packages
 from pellucid.core import canonical
 
 ENDED = Ended(0, False, [], b"", ["tmp/left"])

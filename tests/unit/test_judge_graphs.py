@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pellucid.app.build import backend_for
+from pellucid.app.processes import backend_for
 from pellucid.build.judge import graphs, narrow
 from pellucid.build.judge.runs import Graph
 

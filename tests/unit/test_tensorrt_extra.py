@@ -8,7 +8,7 @@ import sys
 _WITHOUT = """
 import sys
 sys.modules["tensorrt_rtx"] = None
-from pellucid.app.build import backend_for
+from pellucid.app.processes import backend_for
 from pellucid.app.load import node_here
 from pellucid.errors import MissingExtraError
 try:
@@ -19,7 +19,7 @@ print(node_here("tensorrt-rtx").environment)
 """
 _UNTOUCHED = """
 import sys
-from pellucid.app.build import backend_for
+from pellucid.app.processes import backend_for
 backend_for("onnxruntime").environment()
 print([name for name in sys.modules if "tensorrt_rtx" in name])
 """

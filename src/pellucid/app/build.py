@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pellucid import schemes
 from pellucid.app.clock import SystemClock
 from pellucid.app.site import read_file
 from pellucid.errors import NotFoundError
@@ -20,32 +18,6 @@ if TYPE_CHECKING:
     from pellucid.build.job import BuildOutcome
     from pellucid.build.qualify import Subject
     from pellucid.core.trust import TrustedPackage
-    from pellucid.ports import Backend
-
-
-def backend_for(name: str) -> Backend:
-    """Backend of that name.
-
-    Raises:
-        UnknownSchemeError: No such backend.
-        MissingExtraError: Its library is not installed.
-    """
-    backend: Backend = schemes.load("backend", name)()
-    return backend
-
-
-def worker_main() -> None:
-    """Entry point of the build worker's process."""
-    from pellucid.build.worker import main
-
-    sys.exit(main(backend_for))
-
-
-def isolated_main() -> None:
-    """Entry point of a process that runs one engine for one request."""
-    from pellucid.build.isolated import main
-
-    sys.exit(main(backend_for))
 
 
 def isolated(_site: Site | None = None) -> ChildIsolated:
@@ -78,7 +50,7 @@ def build(
             spans.phase(phase)
         progress(phase)
 
-    job = Job(site.packages_folder, isolated(), _Recorder(site), SystemClock(), said, meanwhile=_load_ledger)
+    job = Job(site.packages_folder, _Recorder(site), SystemClock(), said, meanwhile=_load_ledger)
     with Spans(recipe_path) as spans, Stop():
         return run_build(recipe_path, job)
 

@@ -69,7 +69,7 @@ def verify(
 
 def node_here(backend: str) -> NodeFacts:
     """What this machine says of itself; without the backend's library the environment is unknown."""
-    from pellucid.app.build import backend_for
+    from pellucid.app.processes import backend_for
 
     try:
         return node_facts(backend_for(backend).environment())
@@ -114,7 +114,7 @@ def admit(site: Site, path: Path, recorder: EventRecorder) -> Admitted:
 
 def guardian(site: Site, recorder: EventRecorder) -> Guardian:
     """The site's guardian; keep one per serving process."""
-    from pellucid.app.build import backend_for
+    from pellucid.app.processes import backend_for
     from pellucid.guardian.admit import Guardian
 
     return Guardian(

@@ -162,7 +162,7 @@ class Verbose:
 
 def _open(site: Site, batcher: Batcher) -> ProfiledSession:
     """The engine that serves, opened again with its layers measured; on a thread of its own."""
-    from pellucid.app.build import backend_for
+    from pellucid.app.processes import backend_for
 
     facts = batcher.model.facts
     package = verify_package(opener(site).open(str(facts.get("package"))), site.trust())

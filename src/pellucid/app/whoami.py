@@ -74,7 +74,7 @@ def _sbom(path: str) -> tuple[str | None, str]:
 @cache
 def _packages() -> list[dict[str, str]]:
     """Distributions whose modules this process has loaded."""
-    from pellucid.build.environment import loaded_packages
+    from pellucid.build.loaded import loaded_packages
 
     return loaded_packages()
 

@@ -10,7 +10,6 @@ by address give other engines when the heap starts elsewhere.
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -37,7 +36,6 @@ ENVIRONMENT: Final = {
     "OMP_NUM_THREADS": "1",
 }
 STDERR_MAX: Final = 16 * 2**20  # limit: what is kept of a child's own stderr
-GPU_DRIVER: Final = "/dev/nvidiactl"
 _PROBE_S: Final = 10
 
 
@@ -268,22 +266,3 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         process.kill()
-
-
-def limit_self(limits: Mapping[str, int]) -> None:
-    """In the child: no core files, and no more memory or file than the recipe allows.
-
-    NVIDIA's driver reserves 13 GiB of addresses before it does anything (measured on an H200): where
-    it is, memory is counted as it becomes writable.
-    """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    memory = resource.RLIMIT_DATA if Path(GPU_DRIVER).exists() else resource.RLIMIT_AS
-    for kind, value in (
-        (memory, limits["memory_bytes"]),
-        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
-        (resource.RLIMIT_NOFILE, 256),
-    ):
-        _, hard = resource.getrlimit(kind)
-        resource.setrlimit(
-            kind, (value, value) if hard == resource.RLIM_INFINITY else (min(value, hard),) * 2
-        )

@@ -1,6 +1,6 @@
 """Where a build ran: libraries as loaded, processor, system, source state, who and which CI run.
 
-Part of it only the worker can say (what it loaded), part only the job (git, who, CI, container).
+Part of it only the worker can say (``loaded``), part only the job (git, who, CI, container).
 Whatever is not known is null with a reason. Source: spec/package.md, section 10; requirement B5.
 """
 
@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -54,37 +53,6 @@ _CI: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "ref": "CIRCLE_BRANCH", "sha": "CIRCLE_SHA1",
     }),
 }  # fmt: skip
-
-
-def loaded_packages() -> list[dict[str, str]]:
-    """Distributions whose modules this process has loaded, sorted; for the worker to call last."""
-    loaded = {name.partition(".")[0] for name in sys.modules}
-    found: dict[str, str] = {}
-    for folder in dict.fromkeys(sys.path):
-        for info in sorted(Path(folder).glob("*.dist-info")) if folder else []:
-            if not loaded.isdisjoint(_modules_of(info)):
-                said = _headers_of(info)
-                found.setdefault(said["Name"], said["Version"])
-    return [{"name": name, "version": found[name]} for name in sorted(found)]
-
-
-def _headers_of(info: Path) -> dict[str, str]:
-    """Name and version of a distribution; the library's own way loads a reader of e-mail."""
-    head = (info / "METADATA").read_text("utf-8", "replace").partition("\n\n")[0]
-    fields = (line.partition(":") for line in head.splitlines())
-    return {"Name": "", "Version": ""} | {name: value.strip() for name, _, value in fields}
-
-
-def _modules_of(info: Path) -> set[str]:
-    """Top modules of a distribution; the library's own way reads every path of every record as a path."""
-    for name, separator in (("top_level.txt", "\n"), ("RECORD", ",")):
-        try:
-            lines = (info / name).read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError):
-            continue
-        paths = (line.partition(separator)[0].strip('"') for line in lines)
-        return {path.partition("/")[0].partition(".")[0] for path in paths}
-    return set()
 
 
 def describe(worker: Mapping[str, Any], ended: Ended, folder: Path) -> dict[str, Any]:

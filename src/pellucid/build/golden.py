@@ -6,17 +6,18 @@ Never a person's data: drawn from a seed, or from a file the recipe names for th
 from __future__ import annotations
 
 import base64
-import contextvars
 import math
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from pellucid.build.frame import pack_tensors, unpack_tensors
+from pellucid.build.npz import read_arrays
+from pellucid.build.task import Task
+from pellucid.build.twice import twice
 from pellucid.core.tensor import Tensor, TensorSpec, datatype, element_count, join_bytes_elements
-from pellucid.errors import DeviceUnavailableError, RecipeError
-from pellucid.ports import Isolated
+from pellucid.errors import DeviceUnavailableError, FormatError, RecipeError
 
 BYTES_MAX: Final = 2**28  # limit: inputs of all golden cases, which stand in the package
 _FLOATS: Final = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
@@ -101,50 +102,70 @@ def _tiled(spec: TensorSpec, bucket: int, arrays: Mapping[str, Any]) -> Tensor:
     return Tensor(spec.name, spec.datatype, tuple(rows.shape), np.ascontiguousarray(rows).tobytes())
 
 
-def record(
-    cases: Sequence[tuple[int, list[Tensor]]],
-    isolated: Isolated,
-    backend: str,
-    engine: bytes,
-    recipe: Mapping[str, Any],
-    *,
-    at_once: bool = False,
-) -> tuple[dict[str, Any], list[str]]:
-    """Run every case in two fresh processes; keeps those whose bits repeat.
+def record(task: Task) -> tuple[dict[str, Any], list[str]]:
+    """Run every case in two processes; keeps those whose bits repeat.
 
     Without a device that the engine runs on there are no cases, and the document says why.
 
-    Args:
-        at_once: Both processes at the same time; not where they would share one GPU's memory.
-
     Returns:
         The golden document, and what a reader should know.
-    """
-    batches = [batch for _, batch in cases]
 
-    def run() -> list[list[Tensor]]:
-        return isolated.infer(backend, engine, recipe, batches).outputs
+    Raises:
+        RecipeError: The recipe's own inputs do not hold.
+        BuilderCrashedError: A process died.
+    """
+    request, recipe = task.request, task.request["recipe"]
+    cases = _cases(recipe, request["inputs"], request["files"])
+    if not cases:
+        reason = f"inputs: expected at most {BYTES_MAX:,} bytes for a drawn batch, got more"
+        return without_cases(reason)
+    backend, engine = task.backend_for(recipe["backend"]), request["engine"]
+
+    def run() -> dict[str, Any]:
+        session = backend.open(engine, recipe)
+        return {"outputs": [pack_tensors(session.infer(batch)) for _, batch in cases]}
 
     try:
-        first, second = _both(run) if at_once else (run(), run())
+        first, second = twice(run, at_once=request["at_once"])
     except DeviceUnavailableError as error:
-        return {"cases": [], "reason": error.message}, [f"golden: no case recorded: {error.message}"]
+        return without_cases(error.message)
     kept = [
-        {"bucket": bucket, "inputs": _texts(batch), "outputs": _texts(outputs)}
-        for (bucket, batch), outputs, again in zip(cases, first, second, strict=True)
+        {"bucket": bucket, "inputs": _texts(batch), "outputs": _texts(unpack_tensors(outputs))}
+        for (bucket, batch), outputs, again in zip(cases, first["outputs"], second["outputs"], strict=True)
         if outputs == again
     ]
-    left_out = len(cases) - len(kept)
-    notes = [f"golden: {left_out} of {len(cases)} cases do not repeat and are left out"] if left_out else []
+    notes = []
+    if left_out := len(cases) - len(kept):
+        notes.append(f"golden: {left_out} of {len(cases)} cases do not repeat and are left out")
+    if lost := sorted(set(recipe["buckets"]) - {bucket for bucket, _ in cases}):
+        notes.append(f"golden: no case for buckets {lost}: inputs of all cases would be too large")
     return {"cases": kept}, notes
 
 
-def _both(run: Callable[[], list[list[Tensor]]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
-    """Two runs at the same time; a request to end the build reaches both."""
-    with ThreadPoolExecutor(1, thread_name_prefix="golden") as pool:
-        other = pool.submit(contextvars.copy_context().run, run)
-        mine = run()
-    return mine, other.result()
+def without_cases(reason: str) -> tuple[dict[str, Any], list[str]]:
+    """A document that says why it holds none."""
+    return {"cases": [], "reason": reason}, [f"golden: no case recorded: {reason}"]
+
+
+def _cases(
+    recipe: Mapping[str, Any], inputs: Sequence[Any], files: Mapping[str, bytes]
+) -> list[tuple[int, list[Tensor]]]:
+    specs = [TensorSpec(name, kind, _tuned_shape(name, shape, recipe)) for name, kind, shape in inputs]
+    if "golden" in files:
+        try:
+            arrays = read_arrays(files["golden"], "golden.inputs")
+        except FormatError as error:
+            raise RecipeError(error.message, hint=error.hint) from error
+        return from_arrays(specs, recipe["buckets"], arrays)
+    said = recipe["golden"]
+    return draw(specs, recipe["buckets"], count=said["count"], seed=said["seed"], bytes_max=BYTES_MAX)
+
+
+def _tuned_shape(name: str, shape: list[int], recipe: Mapping[str, Any]) -> tuple[int, ...]:
+    """Variable axes behind the batch as the first profile is tuned for them."""
+    profiles = recipe.get("profiles")
+    best = profiles[0]["inputs"][name]["opt"] if profiles else shape
+    return tuple(best[axis] if axis and size < 0 else size for axis, size in enumerate(shape))
 
 
 def _texts(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:

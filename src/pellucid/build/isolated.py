@@ -1,4 +1,4 @@
-"""Engines in processes of their own, thrown away after: for qualification, golden inputs, replay.
+"""Engines in processes of their own, thrown away after: for qualification and replay.
 
 The child gets the engine's bytes over a pipe, never a path, and a person's inputs touch no disk.
 """
@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pellucid.build.child import limit_self, run_child
+from pellucid.build.child import run_child
 from pellucid.build.frame import pack_tensors, read_frame, unpack_tensors, write_frame
-from pellucid.build.worker import guarded, take_streams
+from pellucid.build.guarded import guarded, unguarded
+from pellucid.build.limits import limit_self
+from pellucid.build.worker import take_streams
 from pellucid.core.recipe import DEFAULT_LIMITS
 from pellucid.core.tensor import Tensor
-from pellucid.errors import BuildCancelledError, BuilderCrashedError, BuildError, by_code
+from pellucid.errors import BuildCancelledError, BuilderCrashedError
 from pellucid.ports import Backend, IsolatedRun
 
 _WARMUP: Final = 5  # precedent: first runs plan memory
 _TIMES_MIN: Final = 20  # limit: fewer say nothing about a tail
-ENTRY: Final = "from pellucid.app.build import isolated_main; isolated_main()"
+ENTRY: Final = "from pellucid.app.processes import isolated_main; isolated_main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +108,7 @@ class ChildIsolated:
                 f"engine process: expected an answer, got {ended.reason}",
                 hint=ended.stderr.decode("utf-8", "replace").strip()[-300:],
             )
-        reply: dict[str, Any] = ended.frames[0]
-        if "error" in reply:
-            raise by_code(reply["error"]["code"], BuildError)(
-                reply["error"]["message"], hint=reply["error"]["hint"]
-            )
-        return reply
+        return unguarded(ended.frames[0])
 
 
 def main(backend_for: Callable[[str], Backend]) -> int:

@@ -24,25 +24,24 @@ from pellucid.core.digest import sha256
 from pellucid.core.model_signing import file_digests, root_digest
 from pellucid.core.recipe import Recipe, effective, parse_recipe
 from pellucid.core.recipe_choices import verify_judged
-from pellucid.core.tensor import Tensor, TensorSpec
 from pellucid.core.times import format_time
 from pellucid.errors import (
     BuildError,
     DiskFullError,
-    FormatError,
     GateError,
     LimitError,
     PellucidError,
     RecipeError,
     UsageError,
 )
-from pellucid.ports import Clock, EventRecorder, Isolated
+from pellucid.ports import Clock, EventRecorder
 
 if TYPE_CHECKING:
     from pellucid.build.package import Made
 
 _FINDINGS_MAX: Final = 5  # limit: findings quoted in one error
 FAILED: Final = "failed"
+CPU: Final = "cpu"  # the target whose engines run wherever they are built
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,6 @@ class Job:
     """
 
     out: Path
-    isolated: Isolated
     recorder: EventRecorder
     clock: Clock
     progress: Progress = lambda phase: None
@@ -174,6 +172,8 @@ def _make(
     })  # fmt: skip
     if _is_judged(recipe, inputs):
         stages.open("judge")
+    if recipe.target == CPU:
+        stages.open("golden")
     compiled = stages.run("compile", {"compiled": prepared.files["compiled"]})
     from pellucid.build.package import Made
 
@@ -183,8 +183,7 @@ def _make(
     judged = _judge(recipe, meaning, inputs, stages, prepared, compiled)
     if judged is not None:
         documents |= judged["documents"]
-    job.progress("golden")
-    recorded, notes = _golden(recipe, inputs, compiled, job)
+    recorded, notes = _golden(inputs, stages, compiled)
     return Made(
         recipe=said, meaning=meaning, inputs=inputs, prepared=prepared.result, result=result,
         source=prepared.files["source"], engine=compiled.files["engine"],
@@ -253,55 +252,21 @@ def _verify_meaning(meaning: dict[str, Any], result: dict[str, Any]) -> None:
         raise RecipeError(f"meaning: features: expected {width[0]} as the model takes, got {len(features)}")
 
 
-def _golden(
-    recipe: Recipe, inputs: dict[str, bytes], compiled: Staged, job: Job
-) -> tuple[dict[str, Any], list[str]]:
+def _golden(inputs: dict[str, bytes], stages: Stages, compiled: Staged) -> tuple[dict[str, Any], list[str]]:
     """Golden cases; without any device no process is started only to say so."""
-    said = compiled.result["environment"]
-    if said["device"] is None and "golden" not in inputs:
-        why = next(r["reason"] for r in said["null_reasons"] if r["field"] == "device")
-        reason = f"engine: expected a GPU of {recipe.target}, which it was built for, got {why}"
+    device = compiled.result["environment"]["device"]
+    if device is None and "golden" not in inputs:
+        said = compiled.result["environment"]["null_reasons"]
+        why = next(r["reason"] for r in said if r["field"] == "device")
+        target = stages.recipe["target"]
+        reason = f"engine: expected a GPU of {target}, which it was built for, got {why}"
         return {"cases": [], "reason": reason}, [f"golden: no case recorded: {reason}"]
-    from pellucid.build import golden
-
-    cases = _golden_cases(recipe, inputs, compiled.result)
-    if not cases:
-        reason = f"inputs: expected at most {golden.BYTES_MAX:,} bytes for a drawn batch, got more"
-        return {"cases": [], "reason": reason}, [f"golden: no case recorded: {reason}"]
-    on_cpu = said["device"] is not None and said["device"]["kind"] == "cpu"
-    recorded, notes = golden.record(
-        cases, job.isolated, recipe.backend, compiled.files["engine"], effective(recipe), at_once=on_cpu
-    )
-    if lost := sorted(set(recipe.buckets) - {bucket for bucket, _ in cases}):
-        notes.append(f"golden: no case for buckets {lost}: inputs of all cases would be too large")
-    return recorded, notes
-
-
-def _golden_cases(
-    recipe: Recipe, inputs: dict[str, bytes], result: dict[str, Any]
-) -> list[tuple[int, list[Tensor]]]:
-    from pellucid.build import golden
-    from pellucid.build.npz import read_arrays
-
-    specs = [
-        TensorSpec(name, kind, _tuned_shape(name, shape, recipe)) for name, kind, shape in result["inputs"]
-    ]
-    if "golden" not in inputs:
-        said = recipe.golden
-        return golden.draw(
-            specs, recipe.buckets, count=said["count"], seed=said["seed"], bytes_max=golden.BYTES_MAX
-        )
-    try:
-        arrays = read_arrays(inputs["golden"], "golden.inputs")
-    except FormatError as error:
-        raise RecipeError(error.message, hint=error.hint) from error
-    return golden.from_arrays(specs, recipe.buckets, arrays)
-
-
-def _tuned_shape(name: str, shape: list[int], recipe: Recipe) -> tuple[int, ...]:
-    """Variable axes behind the batch as the first profile is tuned for them."""
-    best = recipe.profiles[0]["inputs"][name]["opt"] if recipe.profiles else shape
-    return tuple(best[axis] if axis and size < 0 else size for axis, size in enumerate(shape))
+    result = stages.run("golden", {
+        "engine": compiled.files["engine"], "inputs": compiled.result["inputs"],
+        "files": {role: inputs[role] for role in ("golden",) if role in inputs},
+        "at_once": device is not None and device["kind"] == "cpu",
+    }).result  # fmt: skip
+    return result["document"], result["notes"]
 
 
 def _write(out: Path, name: str, files: dict[str, bytes]) -> Path:

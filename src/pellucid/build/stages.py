@@ -13,8 +13,9 @@ import msgspec
 
 from pellucid.build import places, worker
 from pellucid.build.child import Child, Ended, start_child
+from pellucid.build.guarded import unguarded
 from pellucid.core.digest import verify_digest
-from pellucid.errors import BuildCancelledError, BuilderCrashedError, BuildError, by_code
+from pellucid.errors import BuildCancelledError, BuilderCrashedError
 
 Progress = Callable[[str], None]
 STEP: Final = "build: "  # begins what is said of a builder's step; anything else is a phase
@@ -141,7 +142,4 @@ def _verified(stage: str, ended: Ended, raw: bytes, place: Path) -> dict[str, An
         if ended.timed_out:
             hint = "raise limits.timeout_s in the recipe"
         raise BuilderCrashedError(f"build worker, {stage}: expected a result, got {ended.reason}", hint=hint)
-    if "error" in result:
-        error = result["error"]
-        raise by_code(error["code"], BuildError)(error["message"], hint=error["hint"])
-    return result
+    return unguarded(result)

@@ -2,8 +2,9 @@
 
 Stages: ``prepare`` makes the graph that the builder gets, ``compile`` is the builder alone (so that
 the same graph and recipe in a fresh process give the same bytes), ``judge`` measures what the graph
-lost. Order of writes: log lines as they come, files, then ``result`` by rename. A child that dies
-anywhere before leaves no result, and the parent reports a crash with the log so far.
+lost, ``golden`` records what the engine answers. Order of writes: log lines as they come, files, then
+``result`` by rename. A child that dies anywhere before leaves no result, and the parent reports a crash
+with the log so far.
 """
 
 from __future__ import annotations
@@ -11,21 +12,20 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from pellucid.build.child import limit_self
-from pellucid.build.environment import loaded_packages
 from pellucid.build.frame import read_frame
+from pellucid.build.guarded import guarded
+from pellucid.build.limits import limit_self
+from pellucid.build.loaded import loaded_packages
 from pellucid.build.log import LogWriter
 from pellucid.build.task import BackendFor, Task, write_file
-from pellucid.errors import BuildError, PellucidError
 
-ENTRY: Final = "from pellucid.app.build import worker_main; worker_main()"
+ENTRY: Final = "from pellucid.app.processes import worker_main; worker_main()"
 RESULT: Final = "result"
 LOG: Final = "build.log.jsonl"
 
@@ -53,28 +53,11 @@ def main(backend_for: BackendFor) -> int:
     return 0
 
 
-def guarded(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What ``work`` gives, or ``{"error": ...}``: whatever a library raises must reach the parent."""
-    try:
-        return work()
-    except PellucidError as error:
-        return {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
-    except Exception as error:
-        traceback.print_exc()
-        return {"error": {"code": BuildError.code, "message": f"builder: {_words(error)}", "hint": ""}}
-
-
 def take_streams() -> tuple[BinaryIO, BinaryIO]:
     """Streams for messages; from here on whatever a library prints goes to stderr."""
     frames = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return sys.stdin.buffer, frames
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, MemoryError):
-        return "expected to stay inside limits.memory_bytes, got out of memory"
-    return f"expected an engine, got {type(error).__name__}: {error!s:.300}"
 
 
 def _run(
@@ -90,10 +73,11 @@ def _run(
 
 def _load(backend_for: BackendFor, request: Mapping[str, Any]) -> dict[str, Any]:
     """Import what the stage needs; nothing is done yet."""
-    if request["stage"] == "compile":
+    stage = request["stage"]
+    if stage in ("compile", "golden"):
         backend_for(request["recipe"]["backend"])
-    else:
-        importlib.import_module(f"pellucid.build.{request['stage']}")
+    if stage != "compile":
+        importlib.import_module(f"pellucid.build.{stage}")
     return {}
 
 
@@ -141,6 +125,14 @@ def _judge(task: Task) -> dict[str, Any]:
     return {"documents": judged.documents, "findings": judged.findings, "notes": judged.notes}
 
 
+def _golden(task: Task) -> dict[str, Any]:
+    task.phase("golden")
+    from pellucid.build.golden import record
+
+    document, notes = record(task)
+    return {"document": document, "notes": notes}
+
+
 def _preflight(task: Task) -> dict[str, Any]:
     task.phase("read")
     from pellucid.build.preflight import preflight
@@ -152,6 +144,7 @@ _STAGES: Final[dict[str, Callable[[Task], dict[str, Any]]]] = {
     "prepare": _prepare,
     "compile": _compile,
     "judge": _judge,
+    "golden": _golden,
     "preflight": _preflight,
 }
 

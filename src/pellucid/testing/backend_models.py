@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pellucid.app.build import backend_for
+from pellucid.app.processes import backend_for
 from pellucid.build.canonical_graph import Canonical, canonicalise
 from pellucid.build.canonical_interface import inputs_of, variable_axes
 from pellucid.build.canonical_read import parse

@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from pellucid.app.build import isolated
 from pellucid.app.clock import SystemClock
 from pellucid.build.job import BuildOutcome, Job, run_build
 from pellucid.core import canonical
@@ -50,7 +49,7 @@ def toy_job(out: Path, **changes: Any) -> tuple[Job, EventList]:
     """A job that writes packages into ``out``, and the entries it will record."""
     recorder = EventList()
     given: dict[str, Any] = {
-        "out": out, "isolated": isolated(), "recorder": recorder, "clock": SystemClock(),
+        "out": out, "recorder": recorder, "clock": SystemClock(),
     }  # fmt: skip
     return Job(**(given | changes)), recorder
 

@@ -25,6 +25,7 @@ from pellucid.core.merkle.hashing import hash_leaf, root_of
 from pellucid.core.merkle.tile import TILE_WIDTH, encode_bundle, entries_path, grow_tiles
 from pellucid.core.model_signing import sign_package
 from pellucid.core.note import format_vkey
+from pellucid.core.package import PackageFiles
 from pellucid.core.record import Batch, Call, Context, Event, Record, Row
 from pellucid.core.signature import raw_ed25519
 from pellucid.core.statement import PAYLOAD_TYPE, QUALIFICATION, make_statement
@@ -36,7 +37,7 @@ from pellucid.evidence.chain import gather
 from pellucid.evidence.export import Material, export_case, view_log
 from pellucid.keys.file import FileKey
 from pellucid.ledger.reader import LedgerReader
-from pellucid.ports import IsolatedRun, PackageFiles
+from pellucid.ports import IsolatedRun
 from pellucid.replay.replay import Past, ReplayResult, replay_call
 from pellucid.replay.report import make_predicate, sign_report
 from pellucid.stores.memory import MemoryStore

@@ -1,0 +1,49 @@
+"""Entry points of the processes that a build, a qualification or a replay starts.
+
+What a child imports it imports in each build again: here stands only what every child needs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from pellucid import schemes
+
+if TYPE_CHECKING:
+    from pellucid.ports import Backend
+
+
+def backend_for(name: str) -> Backend:
+    """Backend of that name.
+
+    Raises:
+        UnknownSchemeError: No such backend.
+        MissingExtraError: Its library is not installed.
+    """
+    backend: Backend = schemes.load("backend", name)()
+    return backend
+
+
+def worker_main() -> None:
+    """Entry point of the build worker's process."""
+    from pellucid.build.worker import main
+
+    _exit(main(backend_for))
+
+
+def isolated_main() -> None:
+    """Entry point of a process that runs one engine for one request."""
+    from pellucid.build.isolated import main
+
+    _exit(main(backend_for))
+
+
+def _exit(code: int) -> NoReturn:
+    """End without taking apart what the end of the process frees anyway; nothing printed is lost."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(code)
