@@ -330,7 +330,8 @@ def test_shares_are_those_of_numpy_by_slice() -> None:
     assert by_value["night"]["elements"] == night.size
     assert (tensors["r1"]["layer"], tensors["r1"]["share_outside"]) == ("relu1", "0")
     assert tensors["gone"]["reason"] == "not measured: the source has no such tensor"
-    assert len(judged.findings) == 1
+    assert len(judged.findings) == 2
+    assert judged.findings[1].endswith("got 1 of 3: gone (the source has no such tensor)")
     assert judged.findings[0].startswith("image: slice light=night: reference activations out of range: ")
     assert judged.notes == found["warnings"]
     assert "(slice light=night: " in found["warnings"][0]

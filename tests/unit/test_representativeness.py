@@ -67,6 +67,45 @@ def test_worst_comes_first() -> None:
     assert [item["layer"] for item in report["tensors"]] == ["mild", "bad"]
 
 
+def held_and_lost(measured: int, lost: int) -> list[Held]:
+    there = [Held(f"t{i}", f"t{i}", 0.0, 1.0) for i in range(measured)]
+    for one in there:
+        one.add(10, 0, [])
+    return there + [Held(f"l{i}", f"l{i}", 0.0, 1.0, reason="not measured: gone") for i in range(lost)]
+
+
+def test_one_tensor_that_was_measured_does_not_stand_for_the_others() -> None:
+    report = describe(held_and_lost(1, 9), "0.05")
+    (finding,) = report["findings"]
+    assert finding == (
+        "ranges: expected none of the activations unmeasured, got 9 of 10: "
+        "l0 (gone), l1 (gone), l2 (gone), l3 (gone), l4 (gone) and 4 more"
+    )
+    assert report["unmeasured"] == 9
+    assert describe(held_and_lost(1, 9), None)["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("share", "lost", "findings"), [("0.1", 1, 0), ("0.1", 2, 1), ("1", 9, 0), ("0", 1, 1)]
+)
+def test_the_share_that_may_be_unmeasured_is_named(share: str, lost: int, findings: int) -> None:
+    report = describe(held_and_lost(10 - lost, lost), "0.05", share)
+    assert len(report["findings"]) == findings
+    assert f"{lost} of 10: l0 (gone)" in report["warnings"][-1]
+
+
+def test_a_tensor_cut_off_or_without_elements_is_not_measured() -> None:
+    empty, broken = Held("a", "a", 0.0, 1.0), Held("b", "b", 0.0, 1.0, reason="not measured: it broke off")
+    broken.add(10, 0, [])
+    report = describe([*held_and_lost(1, 0), empty, broken], "0.05")
+    assert report["unmeasured"] == 2
+    assert report["findings"][0].endswith("2 of 3: a (it had no elements), b (it broke off)")
+
+
+def test_nothing_measured_fails_closed_whatever_share_is_allowed() -> None:
+    assert len(describe(held_and_lost(0, 2), "0.05", "1")["findings"]) == 1
+
+
 def test_nothing_measured_fails_closed() -> None:
     lost = Held("t", "t", 0.0, 1.0, reason="not measured: the source has no such tensor")
     report = describe([lost], "0.05")

@@ -97,6 +97,7 @@ GATE: Final[Keys] = {
     "bucket_flips_max": ("0.01", optional(decimal("1"))),
     "boundary_error_max": (None, optional(decimal("1000000000"))),
     "out_of_range_max": ("0.05", optional(decimal("1"))),
+    "out_of_range_unmeasured_max": ("0", decimal("1")),
 }
 REASON: Final[Keys] = {
     "choice": (MISSING, text(r"[a-z0-9_]{1,40}", "a key of the recipe")),

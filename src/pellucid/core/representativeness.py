@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pellucid.core.accuracy import decimal
 
+_NAMED_MAX: Final = 5  # limit: tensors named in one sentence; all stand in the list
 WARN_SHARE: Final = 0.01  # below one in a hundred a tail is what calibration is expected to cut
 
 Slice = tuple[str, str]  # name and value
@@ -61,6 +62,11 @@ class Held:
             self.slices.setdefault(name, Count()).add(elements, outside)
 
     @property
+    def missing(self) -> str:
+        """Why it was not measured over the whole set, or ``""``."""
+        return self.reason or ("" if self.whole.elements else "not measured: it had no elements")
+
+    @property
     def worst(self) -> tuple[Slice | None, float]:
         """The slice with the largest share, and that share; without slices the whole."""
         if not self.slices:
@@ -74,20 +80,33 @@ class Held:
         return max(self.whole.share, self.worst[1])
 
 
-def describe(held: Sequence[Held], limit: str | None) -> dict[str, Any]:
-    """``tensors``, ``layers``, ``warnings`` and ``findings``, worst first where order is ours.
+def describe(held: Sequence[Held], limit: str | None, unmeasured_max: str = "0") -> dict[str, Any]:
+    """``tensors``, ``unmeasured``, ``layers``, ``warnings``, ``findings``; worst first where order is ours.
 
-    With a limit, a set that measured nothing is a finding.
+    Args:
+        limit: Largest share out of range, or ``None``.
+        unmeasured_max: With a limit, the share of tensors that may be left unmeasured; a set that
+            measured nothing is a finding whatever it says.
     """
     measured = [item for item in held if item.whole.elements]
     ordered = sorted(measured, key=lambda item: (-item.peak, item.tensor))
     findings = [finding for item in ordered for finding in _findings(item, limit)]
+    unmeasured = [item for item in held if item.missing]
     if limit is not None and not measured:
         findings.append(f"ranges: expected at most {limit} out of range, got no tensor that was measured")
+    elif limit is not None and Decimal(len(unmeasured)) > Decimal(unmeasured_max) * len(held):
+        share = f"at most {100 * float(unmeasured_max):.3g} %" if Decimal(unmeasured_max) else "none"
+        findings.append(
+            f"ranges: expected {share} of the activations unmeasured, got {_named(unmeasured, held)}"
+        )
+    warnings = [sentence(item) for item in ordered if item.peak >= WARN_SHARE]
+    if unmeasured:
+        warnings.append(f"activations that no reference data was held against: {_named(unmeasured, held)}")
     return {
         "tensors": [_tensor(item) for item in held],
+        "unmeasured": len(unmeasured),
         "layers": _layers(measured),
-        "warnings": [sentence(item) for item in ordered if item.peak >= WARN_SHARE],
+        "warnings": warnings,
         "findings": findings,
     }
 
@@ -97,6 +116,13 @@ def sentence(held: Held) -> str:
     name, share = held.worst
     where = f" (slice {name[0]}={name[1]}: {percent(share)})" if name is not None else ""
     return f"{held.layer}: {percent(held.whole.share)} of reference activations out of range{where}"
+
+
+def _named(some: Sequence[Held], of: Sequence[Held]) -> str:
+    """``2 of 40: conv1_out (why), conv2_out (why)``."""
+    names = [f"{item.tensor} ({item.missing.removeprefix('not measured: ')})" for item in some[:_NAMED_MAX]]
+    more = f" and {len(some) - _NAMED_MAX:,} more" if len(some) > _NAMED_MAX else ""
+    return f"{len(some):,} of {len(of):,}: {', '.join(names)}{more}"
 
 
 def percent(share: float) -> str:
@@ -132,7 +158,7 @@ def _tensor(held: Held) -> dict[str, Any]:
         "outside": held.whole.outside,
         "share_outside": decimal(held.whole.share) if held.whole.elements else None,
         "slices": _slices(held.slices),
-        "reason": held.reason or None,
+        "reason": held.missing or None,
     }
 
 

@@ -184,8 +184,9 @@ def _representativeness(
     task: Task, pair: _Pair, calibrated: Sequence[Mapping[str, Any]], rows: Rows, role: str
 ) -> dict[str, Any]:
     held = ranges.measure(pair.backend, pair.runs[0], pair.source, pair.origin, calibrated, rows)
-    limit = task.request["recipe"]["gate"].get("out_of_range_max")
-    found = representativeness.describe(held, limit)
+    gate = task.request["recipe"]["gate"]
+    limit, unmeasured = gate.get("out_of_range_max"), gate.get("out_of_range_unmeasured_max", "0")
+    found = representativeness.describe(held, limit, unmeasured)
     return (
         _header(task, pair)
         | found
@@ -196,6 +197,7 @@ def _representativeness(
             "samples": rows.data.count,
             "calibration_rows": _calibration_rows(task.request, rows),
             "out_of_range_max": limit,
+            "out_of_range_unmeasured_max": unmeasured,
             "passed": not found["findings"],
         }
     )
