@@ -142,7 +142,7 @@ def metrics() -> str:
 
     text = [
         "# Metrics\n\nWith `serving.metrics_port` set, `GET /metrics` there answers in Prometheus' text. "
-        "The port has no authentication: it listens on `serving.metrics_host`, loopback by default. Names "
+        "It listens on `serving.metrics_host`, loopback by default, and has the doors of the calls. Names "
         "that begin with `nv_` mean what they mean in Triton; what this server does not measure (compute "
         "input and output, power, energy) it does not tell. With several workers the parent answers: it "
         "adds up what each tells it once a second, and keeps what a worker that ended had counted.\n\n"

@@ -70,7 +70,7 @@ class ServingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         batch_delay_us: How long a call may wait for company; 0: only what arrives together.
             A recipe's own ``batch_delay_us`` comes first.
         metrics_host, metrics_port: Where Prometheus finds the metrics; no port: nowhere, 0: any free
-            one. They have no authentication: keep them on loopback or behind a gateway.
+            one. They have the doors of the calls, with a role of their own.
         baseline_skip, baseline_executions: A latency baseline is made of so many executions of a
             bucket, behind so many that warm up; 0 executions: of none.
         recycle_resident_max_bytes, recycle_growth_max_bytes_per_h: Resident memory, and its growth,

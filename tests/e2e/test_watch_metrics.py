@@ -5,6 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import socket
+import ssl
+import time
 import urllib.error
 import urllib.request
 from contextlib import closing
@@ -14,8 +17,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pellucid.app.ledger import open_ledger, settle
+from pellucid.app.serve import serve
 from pellucid.app.site import Site, open_site
+from pellucid.app.tokens import add_token, tokens_path
+from pellucid.core.entry import parse_entry
 from pellucid.core.metrics import METRICS
+from pellucid.errors import ConfigError
+from pellucid.servers.metrics.serve import MetricsListener
+from pellucid.testing.certificates import Authority
 from pellucid.testing.server import ServerProcess, serving
 from pellucid.testing.site import configure, make_site
 
@@ -131,6 +140,65 @@ def test_only_metrics_are_told_there(site: Site) -> None:
             with pytest.raises(urllib.error.HTTPError, match="404") as refused:
                 urllib.request.urlopen(base + path, timeout=30)
             refused.value.close()
+
+
+def status_of(server: ServerProcess, *, token: str = "", authority: Authority | None = None) -> int:
+    context = ssl.create_default_context(cafile=authority.file) if authority else None
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    url = f"http{'s' if context else ''}://localhost:{server.ready['metrics']}/metrics"
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30, context=context) as reply:
+            assert b"pellucid_calls_accepted_total" in reply.read()
+            return reply.status
+    except urllib.error.HTTPError as error:
+        refused = error
+    with refused:
+        text = refused.read().decode()
+    assert text.startswith(("caller: expected a token", "token: ", "metrics: expected role sre"))
+    assert (refused.headers["www-authenticate"] == "Bearer") == (refused.code == 401)
+    return refused.code
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_where_callers_are_asked_who_they_are_so_is_who_reads_metrics(site: Site, workers: int) -> None:
+    site = configure(site, serving={"workers": workers}, doors={"authenticate": True})
+    book, now_ns = tokens_path(site), time.time_ns()
+    client = add_token(book, "app", ("client",), now_ns=now_ns)
+    operator = add_token(book, "prometheus", ("sre",), now_ns=now_ns)
+    with serving(site.root) as server:
+        assert status_of(server) == 401
+        assert status_of(server, token=client) == 403
+        assert status_of(server, token="junk") == 401
+        assert status_of(server, token=operator) == 200
+    settle(site)
+    with closing(open_ledger(site)) as ledger:
+        entries = [parse_entry(raw) for raw in ledger.reader.entries(0, ledger.reader.size())]
+    alerts = [entry.data for entry in entries if entry.type == "alert"]
+    refused = [data for data in alerts if data.get("kind") == "refused_at_door"]
+    counted = sum(data["not_numbered"] for data in alerts if data.get("reason") == "refused_over_rate")
+    assert (refused[0]["action"], refused[0]["error"]) == ("metrics", "unauthenticated")
+    assert len(refused) + counted == 3  # each is told of, or counted
+    assert "192.0.2" not in str(refused)
+    assert any(entry.data.get("personal") for entry in entries if entry.type == "alert")
+
+
+def test_where_calls_go_over_tls_so_do_metrics(site: Site, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.sign("server")
+    site = configure(site, doors={"certificate": str(files.certificate), "key": str(files.key)})
+    with serving(site.root) as server:
+        plain = socket.create_connection(("localhost", server.ready["metrics"]), timeout=30)
+        with closing(plain):  # says nothing, and holds up nobody
+            assert status_of(server, authority=authority) == 200
+        with pytest.raises(OSError, match="reset|closed|EOF|empty"):
+            urllib.request.urlopen(f"http://localhost:{server.ready['metrics']}/metrics", timeout=30)
+
+
+def test_beyond_loopback_nobody_unknown_reads_metrics(site: Site) -> None:
+    site = configure(site, serving={"metrics_host": "0.0.0.0"})
+    with pytest.raises(ConfigError, match=r"serving.metrics_host: expected a loopback address without"):
+        serve(site, None, ready=lambda _: None, report=print, tell=MetricsListener)  # type: ignore[arg-type]
 
 
 def test_without_a_port_nobody_listens(made: Site) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 LOOK_NS: Final = 1_000_000_000  # limit: how long a token that was revoked may still be heard
 
 
-def verify_open(doors: DoorsSection, host: str) -> None:
-    """Pass only an address that the doors are fit for.
+def verify_open(doors: DoorsSection, host: str, key: str = "serving.host") -> None:
+    """Pass only an address that the doors are fit for; ``key`` names it.
 
     Raises:
         ConfigError: Beyond loopback, with callers unknown or words in the clear, and nobody said so.
@@ -43,7 +43,7 @@ def verify_open(doors: DoorsSection, host: str) -> None:
     ]
     if missing:
         raise ConfigError(
-            f"serving.host: expected a loopback address without {' and '.join(missing)}, got {host}",
+            f"{key}: expected a loopback address without {' and '.join(missing)}, got {host}",
             hint="set them (docs/how-to/secure-the-doors.md), or say doors.unsafe_open = true",
         )
 

@@ -151,20 +151,23 @@ def serve(
         PellucidError: No package was admitted; the last reason.
     """
     from pellucid.app.doors import verify_open
+    from pellucid.app.metrics_door import telling_metrics
     from pellucid.app.repository import wanted_packages
 
     settings = site.config.serving
     wanted_packages(site)  # before an epoch of nothing stands in the ledger
     verify_open(site.config.doors, host or settings.host)
+    if tell is not None and settings.metrics_port is not None:
+        verify_open(site.config.doors, settings.metrics_host, "serving.metrics_host")
     listener = door.bind(host or settings.host, settings.port if port is None else port)
     try:
-        with _sequencing(site, report) as supervisor, contextlib.ExitStack() as telling:
+        with _sequencing(site, report) as supervisor, contextlib.ExitStack() as held:
             watch = Watch(site)
-            metrics = None
-            if tell is not None and settings.metrics_port is not None:
-                told = tell(settings.metrics_host, settings.metrics_port, watch.text)
-                telling.callback(told.close)
-                metrics = told.port
+            metrics = (
+                held.enter_context(telling_metrics(site, watch.text, tell, report))
+                if tell is not None
+                else None
+            )
             house = _House(site, beside, listener, supervisor, watch, metrics, ready, report)
             if settings.workers == 1 and not settings.recycles:
                 _alone(house, door)

@@ -7,6 +7,7 @@ whoever gathers. Facts of ledger and host are read when somebody asks.
 from __future__ import annotations
 
 import contextlib
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pellucid.app.site import Site
     from pellucid.ports import EventRecorder
     from pellucid.serving.dataplane import Dataplane
+    from pellucid.serving.doors import Knock
     from pellucid.serving.watchdog import Watchdog
 
 Snapshot = dict[str, Any]
@@ -35,7 +37,29 @@ class Telling(Protocol):
     def close(self) -> None: ...
 
 
-Tell = Callable[[str, int, Callable[[], str]], Telling]  # host, port (0: any), who makes the text
+class Admits(Protocol):
+    """Who may read metrics; raises ``AuthError`` or ``RateError``. Called on several threads.
+
+    Attributes:
+        forwarded_header: In which a trusted proxy says for whom it asks.
+    """
+
+    forwarded_header: str
+
+    def __call__(self, knock: Knock) -> None: ...
+
+
+class Tell(Protocol):
+    """Begins to listen; port 0 takes any, ``text`` makes the answer, ``context`` is of TLS."""
+
+    def __call__(
+        self,
+        host: str,
+        port: int,
+        text: Callable[[], str],
+        admits: Admits,
+        context: ssl.SSLContext | None,
+    ) -> Telling: ...
 
 
 def snapshot(plane: Dataplane, recorder: Any) -> Snapshot:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from pellucid.core.access import HEALTH, Caller
-from pellucid.errors import AuthError, PellucidError, RateError, UnavailableError
+from pellucid.errors import PellucidError, UnavailableError
 from pellucid.ports import Clock, Recorder
 from pellucid.serving.answer import Answer
 from pellucid.serving.baseline import SAMPLE_NS
@@ -149,16 +149,7 @@ class Dataplane:
         doors = self.doors
         if doors is None or action == HEALTH:
             return None
-        address = doors.address(knock)
-        personal = {"address": address} if address else {}
-        try:
-            caller = doors.identify(knock)
-            if caller is not None:
-                personal["caller"] = caller.identity
-            doors.verify(caller, action, address, knock.size)
-        except (AuthError, RateError) as error:
-            self.numbers.tell_refused(action, error, personal)
-            raise
+        caller, personal = doors.ask(action, knock, self.numbers.tell_refused)
         if caller is not None and action in _ORDERS:
             self._recorder.event("config", {"change": f"{action}_asked"}, personal)
         return caller

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from pellucid.core.access import HEALTH, Caller, Network, client_address, verify_allowed
-from pellucid.errors import ForbiddenError, UnauthenticatedError
+from pellucid.errors import AuthError, ForbiddenError, PellucidError, RateError, UnauthenticatedError
 from pellucid.serving.rates import Rates
 
 AUTHORIZATION_MAX: Final = 8_192  # limit: bytes of the header; a JWT with many claims has a few thousand
 KNOWN_MAX: Final = 10_000  # limit: bearers whose check is remembered
 KNOWN_S: Final = 60.0  # limit: how long it is, so that keys that were withdrawn are heard of
+Refused = Callable[[str, PellucidError, Mapping[str, str]], None]
 _HINT: Final = "send: Authorization: Bearer TOKEN"
 
 
@@ -118,6 +119,27 @@ class Doors:
             verify_allowed(caller, action)
         if self._rates is not None:
             self._rates.take(account_of(caller, address), size, self._monotonic())
+
+    def ask(self, action: str, knock: Knock, refused: Refused) -> tuple[Caller | None, dict[str, str]]:
+        """Who asks for something that is no inference, if they may; and what their entry commits to.
+
+        Args:
+            refused: Told of a refusal, before it is raised.
+
+        Raises:
+            AuthError, RateError: They may not, or not now.
+        """
+        address = self.address(knock)
+        personal = {"address": address} if address else {}
+        try:
+            caller = self.identify(knock)
+            if caller is not None:
+                personal["caller"] = caller.identity
+            self.verify(caller, action, address, knock.size)
+        except (AuthError, RateError) as error:
+            refused(action, error, personal)
+            raise
+        return caller, personal
 
     def charge(self, caller: Caller | None, address: str, size: int) -> None:
         """Count bytes that were not announced."""

@@ -85,6 +85,7 @@ def configure(site: Site, **sections: Mapping[str, Any]) -> Site:
     file = site.root / "pellucid.toml"
     text = file.read_text()
     for section, values in sections.items():
+        text += "" if f"[{section}]\n" in text else f"\n[{section}]\n"
         for key, value in values.items():
             line = f"{key} = {json.dumps(value)}"
             head, mark, rest = text.partition(f"[{section}]\n")
