@@ -191,7 +191,7 @@ def test_where_calls_go_over_tls_so_do_metrics(site: Site, tmp_path: Path) -> No
         plain = socket.create_connection(("localhost", server.ready["metrics"]), timeout=30)
         with closing(plain):  # says nothing, and holds up nobody
             assert status_of(server, authority=authority) == 200
-        with pytest.raises(OSError, match="reset|closed|EOF|empty"):
+        with pytest.raises(OSError, match=r"reset|closed|EOF"):
             urllib.request.urlopen(f"http://localhost:{server.ready['metrics']}/metrics", timeout=30)
 
 
