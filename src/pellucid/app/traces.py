@@ -13,21 +13,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import __version__
-from pellucid.errors import MissingExtraError, UsageError
+from pellucid.core.otlp import is_wanted, missing_library, resource_attributes
 
 if TYPE_CHECKING:
     from pellucid.core.record import Call
 
-ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-PROTOCOL: Final = "http/protobuf"
 OPEN_MAX: Final = 65_536  # limit: callers' contexts that are kept while their calls are open
-
-
-def is_wanted(said: Mapping[str, str]) -> bool:
-    """Whether the environment names a collector and does not switch traces off."""
-    is_off = said.get("OTEL_SDK_DISABLED", "").lower() == "true" or said.get("OTEL_TRACES_EXPORTER") == "none"
-    return any(said.get(name) for name in ENDPOINTS) and not is_off
 
 
 def open_traces(source: str, said: Mapping[str, str] = os.environ) -> Traces | None:
@@ -42,21 +33,11 @@ def open_traces(source: str, said: Mapping[str, str] = os.environ) -> Traces | N
     """
     if not is_wanted(said):
         return None
-    protocol = next((said[name] for name in PROTOCOLS if said.get(name)), PROTOCOL)
-    if protocol != PROTOCOL:
-        raise UsageError(
-            f"OTEL_EXPORTER_OTLP_PROTOCOL: expected {PROTOCOL}, got {protocol!r:.40}",
-            hint="name the collector's HTTP endpoint, or set OTEL_TRACES_EXPORTER=none",
-        )
     try:
         ids = _ids()
         return Traces(source, _provider(source, said, ids), ids)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"traces to {next(n for n in ENDPOINTS if said.get(n))} need the library {error.name!r}, "
-            "which is not installed",
-            hint="pip install 'pellucid[otel]', or set OTEL_TRACES_EXPORTER=none",
-        ) from error
+        raise missing_library(said, error.name) from error
 
 
 def _ids() -> Any:
@@ -75,9 +56,7 @@ def _provider(source: str, said: Mapping[str, str], ids: Any) -> Any:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    named = "OTEL_SERVICE_NAME" in said or "service.name=" in said.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    own = {"service.version": __version__, "service.instance.id": source}
-    own |= {} if named else {"service.name": "pellucid"}
+    own = resource_attributes(said, __version__) | {"service.instance.id": source}
     provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False, id_generator=ids)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider

@@ -15,22 +15,14 @@ from typing import Any, Final
 
 from pellucid import __version__
 from pellucid.build.files import read_plain
+from pellucid.core.otlp import is_wanted, missing_library, resource_attributes
 from pellucid.core.recipe import parse_recipe
-from pellucid.errors import MissingExtraError, PellucidError, UsageError
+from pellucid.errors import PellucidError
 
-ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-PROTOCOL: Final = "http/protobuf"
 ATTRIBUTES: Final = ("name", "version", "backend", "target", "precision")  # of the recipe
 _STAGES: Final = {  # first phase of a stage -> the stage
     "prepare": "prepare", "load": "compile", "judge": "judge", "golden": "golden",
 }  # fmt: skip
-
-
-def is_wanted(said: Mapping[str, str]) -> bool:
-    """Whether the environment names a collector and does not switch traces off."""
-    is_off = said.get("OTEL_SDK_DISABLED", "").lower() == "true" or said.get("OTEL_TRACES_EXPORTER") == "none"
-    return any(said.get(name) for name in ENDPOINTS) and not is_off
 
 
 class Spans:
@@ -52,12 +44,6 @@ class Spans:
             self._open(_attributes(recipe), said)
 
     def _open(self, attributes: dict[str, str], said: Mapping[str, str]) -> None:
-        protocol = next((said[name] for name in PROTOCOLS if said.get(name)), PROTOCOL)
-        if protocol != PROTOCOL:
-            raise UsageError(
-                f"OTEL_EXPORTER_OTLP_PROTOCOL: expected {PROTOCOL}, got {protocol!r:.40}",
-                hint="name the collector's HTTP endpoint, or set OTEL_TRACES_EXPORTER=none",
-            )
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -65,14 +51,10 @@ class Spans:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ModuleNotFoundError as error:
-            raise MissingExtraError(
-                f"traces to {next(n for n in ENDPOINTS if said.get(n))} need the library {error.name!r}, "
-                "which is not installed",
-                hint="pip install 'pellucid[otel]', or set OTEL_TRACES_EXPORTER=none",
-            ) from error
-        named = "OTEL_SERVICE_NAME" in said or "service.name=" in said.get("OTEL_RESOURCE_ATTRIBUTES", "")
-        own = {"service.version": __version__} | ({} if named else {"service.name": "pellucid"})
-        self._provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
+            raise missing_library(said, error.name) from error
+        self._provider = TracerProvider(
+            resource=Resource.create(resource_attributes(said, __version__)), shutdown_on_exit=False
+        )
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("pellucid.build", __version__)
         self._attributes = attributes
