@@ -473,7 +473,7 @@ def test_a_fault_of_ours_is_500_in_json_and_the_number_is_closed(
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("pellucid.serving.dataplane.parse_infer", broken)
+    monkeypatch.setattr("pellucid.serving.dataplane.read_infer", broken)
     ((status, headers, body),) = door.talk(post(GOOD))
     assert status == 500
     assert json.loads(body) == {"error": "server: expected an answer, got a fault of its own"}

@@ -153,7 +153,7 @@ def test_rows_of_a_lone_output_equal_the_general_way(scores: list[float], keep_m
     maker = Rows(echo_model(decision=decision), keep_max)
     data = struct.pack("<3f", *scores)
     given_, made = Tensor("x", "FP32", (1, 3), data), Tensor("x_out", "FP32", (1, 3), data)
-    request = InferRequest(None, None, [given_], 1, ((0, False),))
+    request = InferRequest(None, None, [given_], 1, ((0, False),), (given_.shape,), len(given_.data))
     for left_out in (False, keep_max >= 12):
         (short,) = maker.of(request, [made])
         assert (short.output == b"") == left_out

@@ -21,13 +21,14 @@ from pellucid.serving.call import OpenCall, Reply
 from pellucid.serving.doors import Doors, Knock
 from pellucid.serving.entropy import Entropy
 from pellucid.serving.finite import verify_finite
+from pellucid.serving.heads import read_infer
 from pellucid.serving.limits import Limits
 from pellucid.serving.management import Management
 from pellucid.serving.model import Model, Signature
 from pellucid.serving.numbers import Numbers
 from pellucid.serving.pool import Pool
 from pellucid.serving.repository import Repository
-from pellucid.serving.request import InferRequest, parse_infer
+from pellucid.serving.request import InferRequest
 from pellucid.serving.shared_memory import Regions
 from pellucid.serving.statistics import Peers
 
@@ -231,7 +232,7 @@ class Dataplane:
     def _read(
         self, body: bytes, header_length: int | None, signature: Signature, personal: dict[str, str]
     ) -> InferRequest:
-        return parse_infer(body, header_length, signature, personal, self.manage.regions)
+        return read_infer(body, header_length, signature, personal, self.manage.regions)
 
     def _parse(self, call: OpenCall, model: Model, read: Read) -> None:
         request = read(model.signature, call.personal)

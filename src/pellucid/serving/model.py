@@ -48,6 +48,7 @@ class Signature:
         rows_max: Largest bucket.
         plans: Per input, shapes that were found right before (``shape_plan`` fills it).
         every_output: All outputs as JSON, or ``None`` when one of them has no JSON form.
+        heads, heads_seen: What ``serving.heads`` remembers.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -58,6 +59,8 @@ class Signature:
     output_index: Mapping[str, int]
     plans: tuple[dict[tuple[int, ...], Plan], ...]
     every_output: tuple[tuple[int, bool], ...] | None
+    heads: dict[Any, Any] = field(default_factory=dict)
+    heads_seen: set[int] = field(default_factory=set)
 
 
 def make_signature(

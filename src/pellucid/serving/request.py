@@ -11,10 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from pellucid.core.tensor import Tensor
 from pellucid.errors import FormatError, TensorError
 from pellucid.serving.answer import Answer
-from pellucid.serving.inputs import BinaryTail, match_inputs, names_of, raw_tensor, read_input, row_count
+from pellucid.serving.inputs import (
+    BinaryTail,
+    Body,
+    match_inputs,
+    names_of,
+    raw_tensor,
+    read_input,
+    row_count,
+)
 from pellucid.serving.members import (
     SHARED,
     count_of,
@@ -32,14 +42,14 @@ from pellucid.serving.strict import decode_strict
 Render = Callable[[str, str, "InferRequest", Sequence[Tensor], str, str], Answer]
 
 
-@dataclass(slots=True)
-class InferRequest:
+class InferRequest(msgspec.Struct, gc=False):
     """A request whose tensors fit the model.
 
     Attributes:
         tensors: One per input, in the model's order; data is private to this request.
         rows: Rows along the batch axis; 1 when the model has none.
         outputs: Index into the model's outputs, and whether it is wanted as binary.
+        shapes, nbytes: Of the tensors: their shapes, and bytes added up.
         literals: JSON answers may hold NaN and infinities as literals.
         from_json: True when every tensor came as JSON, so that all of it is finite.
         classes: By index of an output, how many of its best classes are wanted instead of it.
@@ -53,20 +63,14 @@ class InferRequest:
     tensors: list[Tensor]
     rows: int
     outputs: tuple[tuple[int, bool], ...]
+    shapes: tuple[tuple[int, ...], ...]
+    nbytes: int
     literals: bool = False
     from_json: bool = True
     classes: dict[int, int] | None = None
     places: dict[int, Place] | None = None
     timeout_us: int = 0
     render: Render | None = None
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple([tensor.shape for tensor in self.tensors])
-
-    @property
-    def nbytes(self) -> int:
-        return sum([len(tensor.data) for tensor in self.tensors])
 
 
 def parse_infer(
@@ -75,15 +79,17 @@ def parse_infer(
     signature: Signature,
     personal: dict[str, str] | None = None,
     regions: Regions | None = None,
+    tail: bytes | None = None,
 ) -> InferRequest:
     """Read one inference request.
 
     Args:
-        body: The whole body, decompressed.
+        body: The whole body, decompressed; only its head of ``header_length`` where ``tail`` is given.
         header_length: Value of ``Inference-Header-Content-Length``, or ``None`` without it.
         personal: Gets ``request_id`` and ``subject`` as soon as they are read, so that a refusal
             that follows is found by them.
         regions: Shared memory that tensors may lie in; ``None`` where it is off.
+        tail: What follows the head, in one piece.
 
     Raises:
         FormatError: Not a request of the protocol.
@@ -95,7 +101,10 @@ def parse_infer(
         raise FormatError(
             f"inference-header-content-length: expected 0 to {len(body):,}, got {header_length:,}"
         )
-    if header_length is None or header_length == len(body):
+    rest: Body | None
+    if tail is not None:
+        head, rest = decode_strict(body), tail
+    elif header_length is None or header_length == len(body):
         head, rest = decode_strict(body), None
     else:
         view = memoryview(body)
@@ -129,12 +138,15 @@ def build_request(
     else:
         wanted = _wanted(head, parameters, signature, binary.regions)
         outputs, classes, places = wanted.outputs, wanted.classes, wanted.places
+    tensors = _in_model_order(data, signature)
     return InferRequest(
         request_id or None,
         subject or None,
-        _in_model_order(data, signature),
-        row_count(data, signature),
+        tensors,
+        row_count(tensors, signature),
         outputs,
+        tuple([tensor.shape for tensor in tensors]),
+        sum([len(tensor.data) for tensor in tensors]),
         parameters.get("nonfinite") == "literal",
         not binary.used,
         classes,
@@ -151,7 +163,9 @@ def _in_model_order(tensors: list[Tensor], signature: Signature) -> list[Tensor]
 
 def _parse_raw(body: bytes, signature: Signature) -> InferRequest:
     outputs = tuple((position, True) for position in range(len(signature.outputs)))
-    return InferRequest(None, None, [raw_tensor(body, signature)], 1, outputs, from_json=False)
+    tensor = raw_tensor(body, signature)
+    shapes, nbytes = (tensor.shape,), len(tensor.data)
+    return InferRequest(None, None, [tensor], 1, outputs, shapes, nbytes, from_json=False)
 
 
 @dataclass(slots=True)

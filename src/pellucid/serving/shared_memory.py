@@ -13,9 +13,8 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pellucid.errors import FormatError, NotFoundError, PolicyDeniedError, TensorError, TooManyError
 from pellucid.serving.members import kind_of
@@ -23,6 +22,7 @@ from pellucid.serving.members import kind_of
 ROOT: Final = Path("/dev/shm")  # noqa: S108 where the system keeps objects of shm_open
 REGIONS_MAX: Final = 256  # limit: each holds an open file
 OFFSET_MAX: Final = 2**62
+Spot = tuple[str, int, int]  # name of a region, offset, size
 _KEY: Final = re.compile(r"/?(?!\.{1,2}$)[^/\x00-\x1f\x7f]{1,254}")
 
 
@@ -93,8 +93,7 @@ class Region:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A tensor's part of a region."""
 
     region: Region
@@ -176,6 +175,14 @@ class Regions:
                 f"{subject}: expected a place inside region {name!r:.80} of {region.byte_size:,} bytes, "
                 f"got bytes {offset:,} to {offset + size:,}"
             )
+        return Place(region, offset, size)
+
+    def find_place(self, spot: Spot) -> Place | None:
+        """As ``place`` for what it found before; ``None`` where that is no place any more."""
+        name, offset, size = spot
+        region = self._regions.get(name)
+        if region is None or offset + size > region.byte_size:
+            return None
         return Place(region, offset, size)
 
 
