@@ -45,6 +45,12 @@ Read = Callable[[Signature, dict[str, str]], InferRequest]
 class Dataplane:
     """What every door of the server calls. Lives on one event loop's thread.
 
+    A call by the short way, all on the loop's thread and without waiting: ``accept_from`` (its number),
+    ``admit``, ``submit`` (in the batcher's queue, or it raises); ``abandon`` at the end of that turn,
+    whatever happened. Then its ``Reply`` hears once, in a later turn, ``set_result`` or
+    ``set_exception``, unless it says ``done``. Who hears an error, raised or told, calls ``refuse``,
+    which closes calls that never ran, and tells the caller what that gives.
+
     Attributes:
         manage: What is asked besides inference.
         doors: Who may come in; ``None`` where nobody is asked and nothing is limited.
@@ -198,7 +204,7 @@ class Dataplane:
             PellucidError: Why it was refused (the door then calls ``refuse``) or failed.
         """
         reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._submit(call, model, version, size, read, reply)
+        self.submit(call, model, version, size, read, reply)
         return await reply
 
     def start(
@@ -215,11 +221,12 @@ class Dataplane:
         Raises:
             PellucidError: Why it was refused (the door then calls ``refuse``).
         """
-        self._submit(call, model, version, len(body), partial(self._read, body, header_length), reply)
+        self.submit(call, model, version, len(body), partial(self._read, body, header_length), reply)
 
-    def _submit(
+    def submit(
         self, call: OpenCall, model: str, version: str | None, size: int, read: Read, reply: Reply
     ) -> None:
+        """``run`` without a task or a future: as ``start``, whatever the request is made of."""
         batcher = self.pool.find(model, version)
         call.context, call.nbytes = batcher.context, size
         if self.draining:
