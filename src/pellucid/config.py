@@ -237,11 +237,6 @@ def _check(config: Config) -> None:
     _one_of("ledger.record", config.ledger.record, RECORD_MODES)
     _one_of("serving.nonfinite", config.serving.nonfinite, ("refuse", "allow"))
     _one_of("serving.model_control", config.serving.model_control, ("none", "explicit"))
-    if config.serving.workers > 1 and config.serving.shared_memory:
-        raise ConfigError(
-            f"serving.workers: expected 1 with shared_memory, got {config.serving.workers}",
-            hint="a client's region is known to one worker only, and its calls reach the others, too",
-        )
     ranges: list[tuple[str, float, float, float]] = [
         ("ledger.flush_ms", config.ledger.flush_ms, 1, 10_000),
         ("ledger.in_flight_max", config.ledger.in_flight_max, 1, 2**20),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import secrets
 import select
 import shutil
 import signal
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -18,7 +20,6 @@ import pytest
 from pellucid.app.ledger import check_ledger, ledger_vkey, open_ledger, settle
 from pellucid.app.site import Site, open_site
 from pellucid.core.entry import parse_entry
-from pellucid.errors import ConfigError
 from pellucid.ledger.complete import complete
 from pellucid.testing.server import ServerProcess, serving
 from pellucid.testing.site import configure, make_site
@@ -244,10 +245,113 @@ def test_changes_reach_workers_over_grpc_and_those_that_begin_later(site: Site) 
     judged(site, keys)
 
 
-def test_one_worker_only_where_clients_name_memory_that_the_others_do_not_know(site: Site) -> None:
-    with pytest.raises(ConfigError, match=r"serving\.workers: expected 1"):
-        configure(site, serving={"workers": 2, "shared_memory": True})
-    configure(site, serving={"workers": 1, "shared_memory": True})
+@contextmanager
+def shared(data: bytes) -> Iterator[Path]:
+    """An object of the system's shared memory."""
+    path = Path("/dev/shm") / f"pellucid-test-{secrets.token_hex(8)}"
+    path.write_bytes(data)
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def post(connection: http.client.HTTPConnection, path: str, value: Any = None) -> tuple[int, Any]:
+    connection.request("POST", path, json.dumps(value) if value is not None else None)
+    reply = connection.getresponse()
+    raw = reply.read()
+    return reply.status, json.loads(raw) if raw else None
+
+
+def get(connection: http.client.HTTPConnection, path: str) -> tuple[int, Any]:
+    connection.request("GET", path)
+    reply = connection.getresponse()
+    return reply.status, json.loads(reply.read())
+
+
+SHM = "/v2/systemsharedmemory"
+INPUT = {"name": "features", "shape": [1, 20], "datatype": "FP32"}
+
+
+def call_with(connection: http.client.HTTPConnection, region: str) -> int:
+    place = {"shared_memory_region": region, "shared_memory_byte_size": 80}
+    body = {"inputs": [INPUT | {"parameters": place}]}
+    return post(connection, "/v2/models/credit/infer", body)[0]
+
+
+def region_events(entries: list[Any]) -> list[str]:
+    changes = [e.data.get("change", "") for e in entries if e.type == "config"]
+    return [change for change in changes if change.startswith("shared_memory_")]
+
+
+def test_memory_that_one_worker_is_told_of_all_workers_know(site: Site) -> None:
+    site = configure(site, serving={"shared_memory": True})
+    with (
+        shared(struct.pack("<20f", *[0.5] * 20)) as path,
+        serving(site.root) as server,
+        connections(server, 2) as some,
+    ):
+        one, other = some
+        assert len(sources([call(connection) for connection in some])) == 2
+        said = {"key": f"/{path.name}", "offset": 0, "byte_size": 80}
+        assert post(one, f"{SHM}/region/in/register", said) == (200, None)
+        wanted = [{"name": "in"} | said]
+        assert [get(connection, f"{SHM}/status") for connection in some] == [(200, wanted)] * 2
+        assert [call_with(connection, "in") for connection in some] == [200, 200]
+        assert post(other, f"{SHM}/region/in/register", said)[0] == 400  # it is taken, everywhere
+        assert post(other, f"{SHM}/region/more/register", said | {"byte_size": 81})[0] == 400
+        assert [get(connection, f"{SHM}/status") for connection in some] == [(200, wanted)] * 2
+        assert post(other, f"{SHM}/region/more/register", said | {"byte_size": 40}) == (200, None)
+        assert post(other, f"{SHM}/region/in/unregister") == (200, None)
+        assert [call_with(connection, "in") for connection in some] == [404, 404]
+        assert [len(get(connection, f"{SHM}/status")[1]) for connection in some] == [1, 1]
+        assert post(one, f"{SHM}/unregister") == (200, None)
+        assert [get(connection, f"{SHM}/status") for connection in some] == [(200, [])] * 2
+    settle(site)
+    with closing(open_ledger(site)) as ledger:
+        entries = [parse_entry(raw) for raw in ledger.reader.entries(0, ledger.reader.size())]
+    added, gone = "shared_memory_registered", "shared_memory_unregistered"
+    assert sorted(region_events(entries)) == [added, added, gone, gone]  # once each, not once a worker
+
+
+def test_memory_reaches_workers_over_grpc_and_those_that_begin_later(site: Site) -> None:
+    import grpc
+
+    from pellucid.servers.grpc.messages import SERVICE, message_class
+
+    def rpc(channel: Any, called: str, **members: Any) -> Any:
+        asked = channel.unary_unary(
+            f"/{SERVICE}/{called}", message_class(f"{called}Request").SerializeToString,
+            message_class(f"{called}Response").FromString,
+        )  # fmt: skip
+        return asked(message_class(f"{called}Request")(**members), timeout=60)
+
+    site = configure(site, serving={"shared_memory": True})
+    with shared(struct.pack("<20f", *[0.5] * 20)) as path, serving(site.root) as server:
+        address = f"127.0.0.1:{server.ready['beside']['grpc']}"
+        with grpc.insecure_channel(address) as channel, connections(server, 2) as some:
+            rpc(channel, "SystemSharedMemoryRegister", name="in", key=path.name, byte_size=80)
+            assert [call_with(connection, "in") for connection in some] == [200, 200]
+        victim, _ = server.ready["workers"]
+        os.kill(victim, signal.SIGKILL)
+        assert ended(victim)
+        known = {*server.ready["workers"], server.ready["sequencer"]}
+        keys: list[str] = []
+        while not children(server) - known:
+            with connections(server, 1) as (fresh,):
+                keys.append(call(fresh))
+        with grpc.insecure_channel(address) as channel:  # on whichever of them
+            assert list(rpc(channel, "SystemSharedMemoryStatus").regions) == ["in"]
+            # a change waits until the worker that begins is ready
+            rpc(channel, "SystemSharedMemoryRegister", name="more", key=path.name, byte_size=8)
+        with connections(server, 2) as later:
+            assert [call_with(connection, "in") for connection in later] == [200, 200]
+            assert len(sources([call(connection) for connection in later])) == 2
+            names = [[region["name"] for region in get(each, f"{SHM}/status")[1]] for each in later]
+            assert names == [["in", "more"]] * 2
+            with grpc.insecure_channel(address) as channel:
+                rpc(channel, "SystemSharedMemoryUnregister")
+            assert [call_with(connection, "in") for connection in later] == [404, 404]
 
 
 def test_a_site_that_admits_nothing_does_not_start(site: Site) -> None:

@@ -49,7 +49,6 @@ def test_a_port_is_held_for_workers_and_a_taken_one_is_said():
         'model_control = "maybe"',
         "grpc_port = 70000",
         "shared_memory = 1",
-        "workers = 2\nshared_memory = true",
     ],
 )
 def test_settings_that_are_none(line: str):

@@ -21,6 +21,7 @@ from pellucid.errors import FormatError, UnavailableError
 
 CHANGE_S: Final = 600.0  # limit: admission and warm-up of a large engine
 GATHER_S: Final = 5.0  # limit: counters of the other workers
+_LOADS: Final = ("load", "unload")  # two who ask for the same at once get it once
 _PIECE: Final = 65_536
 
 
@@ -111,10 +112,12 @@ class Control:
 
     Attributes:
         changes: What was changed since the start: model to ``load`` or ``unload``, in order.
+        regions: Shared memory that is registered: name to members.
     """
 
     def __init__(self) -> None:
         self.changes: dict[str, str] = {}
+        self.regions: dict[str, Message] = {}
         self._links: set[Link] = set()
         self._waiting: deque[_Gathering] = deque()
         self._running: dict[int, _Gathering] = {}
@@ -124,7 +127,7 @@ class Control:
     def join(self, link: Link) -> None:
         """Take a new worker in: it is told first what was changed."""
         link.open()
-        link.send({"changes": self.changes})
+        link.send({"changes": self.changes, "regions": self.regions})
         self._links.add(link)
 
     def leave(self, link: Link) -> None:
@@ -165,7 +168,7 @@ class Control:
             self._tell(gathering, self._links - {link}, GATHER_S)
             return
         for waiting in self._waiting:
-            if (waiting.verb, waiting.name) == (verb, name):
+            if verb in _LOADS and (waiting.verb, waiting.name) == (verb, name):
                 waiting.askers.append(asker)  # not begun: it will do for both
                 waiting.more = message["more"]
                 return
@@ -177,6 +180,7 @@ class Control:
         gathering.waiting, gathering.until = set(links), time.monotonic() + limit_s
         self._running[number] = gathering
         told = {"do": number, "verb": gathering.verb, "name": gathering.name, "more": gathering.more}
+        told["is_first"] = gathering.first
         for link in list(gathering.waiting):
             link.send(told)
         if not gathering.waiting:
@@ -219,9 +223,7 @@ class Control:
         del self._running[number]
         if gathering.first and not gathering.failed:
             gathering.first = False
-            if gathering.name is not None:
-                self.changes.pop(gathering.name, None)  # the last change comes last
-                self.changes[gathering.name] = gathering.verb
+            self._remember(gathering.verb, gathering.name or "", gathering.more)
             self._change = self._numbers + 1
             self._tell(gathering, self._links - gathering.done, CHANGE_S)
             return
@@ -232,6 +234,18 @@ class Control:
             told = {"error": self._failure(gathering)}
         for link, asked_as in gathering.askers:
             link.send({"told": asked_as} | told)
+
+    def _remember(self, verb: str, name: str, more: Message) -> None:
+        """For who begins later."""
+        if verb in _LOADS:
+            self.changes.pop(name, None)  # the last change comes last
+            self.changes[name] = verb
+        elif verb == "register":
+            self.regions[name] = more["members"]
+        elif name:
+            self.regions.pop(name, None)
+        else:
+            self.regions.clear()
 
     def _failure(self, gathering: _Gathering) -> Message:
         first = gathering.failed[0]

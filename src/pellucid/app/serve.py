@@ -420,6 +420,8 @@ def make_plane(
         doors=make_doors(site, clock, report),
     )
     plane.manage.about = partial(about, site)
+    if team is not None:
+        team.share(plane.manage)
     if site.config.doors.unsafe_open:
         recorder.event("config", {"change": "unsafe_open"})
         report("doors.unsafe_open: whoever reaches this address is served as it is configured")

@@ -7,32 +7,41 @@ others hear of it, and gathers what each has counted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import socket
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pellucid.app.frames import HEAD, Message, decode, encode, error_of, error_record, length_of, receive
 from pellucid.errors import NotFoundError, PellucidError, UnavailableError
+from pellucid.serving.shared_memory import MEMBERS
 
 if TYPE_CHECKING:
     from pellucid.app.repository import SiteRepository
+    from pellucid.serving.management import Management
     from pellucid.serving.pool import Pool
 
 
 class Team:
-    """One worker among others (``serving.repository.Repository`` and ``serving.statistics.Peers``).
+    """One worker among others (``serving.repository.Repository``, ``serving.statistics.Peers`` and
+    ``serving.shared_memory.Sharing``).
 
     Args:
         control: The worker's end of its control stream; the first message on it is read at once.
 
     Attributes:
         changes: What clients changed before this worker began: model to ``load`` or ``unload``.
+        regions: Shared memory that they had registered then: name to members.
     """
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self.changes: dict[str, str] = receive(control)["changes"]
+        told = receive(control)
+        self.changes: dict[str, str] = told["changes"]
+        self.regions: dict[str, Message] = told["regions"]
+        self._manage: Management | None = None
         self._repository: SiteRepository | None = None
         self._pool: Pool | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -43,6 +52,17 @@ class Team:
     def furnish(self, repository: SiteRepository, pool: Pool) -> None:
         """Who does what the parent tells this worker to do."""
         self._repository, self._pool = repository, pool
+
+    def share(self, manage: Management) -> None:
+        """Whose shared memory all workers share; before the loop runs.
+
+        What cannot be registered again, because its client took the object away, is left out.
+        """
+        self._manage = manage
+        for name, members in self.regions.items():
+            with contextlib.suppress(PellucidError):
+                manage.register_region(name, members, is_first=False)
+        manage.sharing = self
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Listen to the parent; on the loop's thread."""
@@ -61,6 +81,20 @@ class Team:
     async def unload(self, name: str) -> None:
         """Have every worker unload; raises as ``Repository.unload``."""
         await self._ask("unload", name, {})
+
+    async def register_region(self, name: str, members: Mapping[str, Any]) -> None:
+        """Have every worker register; raises as ``Sharing.register_region``."""
+        told = {"members": {key: members[key] for key in MEMBERS if key in members}}
+        try:
+            await self._ask("register", name, told)
+        except UnavailableError:  # some may have it
+            with contextlib.suppress(PellucidError):
+                await self.unregister_region(name)
+            raise
+
+    async def unregister_region(self, name: str) -> None:
+        """Have every worker unregister."""
+        await self._ask("unregister", name, {})
 
     async def statistics(self, name: str | None, version: str | None) -> list[list[dict[str, Any]]]:
         """What each of the other workers has counted.
@@ -113,7 +147,8 @@ class Team:
     async def _do(self, message: Message) -> None:
         told: Message
         try:
-            told = {"value": await self._done(message["verb"], message["name"], message["more"])}
+            more = message["more"] | {"is_first": message["is_first"]}
+            told = {"value": await self._done(message["verb"], message["name"], more)}
         except PellucidError as error:
             told = {"error": error_record(error)}
         if self._writer is not None:
@@ -126,12 +161,21 @@ class Team:
             await self._repository.load(name, more["asked_ns"])
         elif verb == "unload":
             await self._repository.unload(name)
+        elif verb in ("register", "unregister"):
+            self._change_region(verb, name, more)
         else:
             try:
                 return self._pool.statistics(name, more["version"])
             except NotFoundError:
                 return []  # between two changes
         return True
+
+    def _change_region(self, verb: str, name: str, more: Message) -> None:
+        assert self._manage is not None, "share comes first"
+        if verb == "register":
+            self._manage.register_region(name, more["members"], is_first=more["is_first"])
+        else:
+            self._manage.unregister_region(name, is_first=more["is_first"])
 
 
 def _alone() -> UnavailableError:

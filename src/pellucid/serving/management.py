@@ -19,7 +19,7 @@ from pellucid.serving.members import flag_of, parameters_of
 from pellucid.serving.pool import Pool
 from pellucid.serving.repository import FixedRepository, Repository, check_load, check_unload
 from pellucid.serving.settings import ask_log, ask_trace
-from pellucid.serving.shared_memory import NoRegions, Region, Regions
+from pellucid.serving.shared_memory import NoRegions, Region, Regions, Sharing
 from pellucid.serving.statistics import Peers, add_up
 from pellucid.serving.whoami import whoami
 
@@ -54,6 +54,7 @@ class Management:
         self.repository: Repository = repository or FixedRepository()
         self.about: Callable[[], Mapping[str, Any]] = dict  # what this process is, from whoever furnished it
         self.regions: Regions = NoRegions() if regions is None else regions
+        self.sharing: Sharing | None = None  # where there are several serving processes
 
     # -- of the server ----------------------------------------------------------------------------
 
@@ -119,19 +120,38 @@ class Management:
 
     # -- shared memory ----------------------------------------------------------------------------
 
-    def shm_register(self, name: str, members: Members) -> None:
-        """Register a region of this host; an entry says so. Raises as ``Regions.register``."""
+    async def shm_register(self, name: str, members: Members) -> None:
+        """Register a region of this host, in all serving processes; an entry says so.
+
+        Raises as ``Regions.register``.
+        """
+        if self.sharing is None:
+            self.register_region(name, members, is_first=True)
+        else:
+            await self.sharing.register_region(name, members)
+
+    async def shm_unregister(self, name: str) -> None:
+        """Forget a region, or all when none is named, in all serving processes."""
+        if self.sharing is None:
+            self.unregister_region(name, is_first=True)
+        else:
+            await self.sharing.unregister_region(name)
+
+    def register_region(self, name: str, members: Members, *, is_first: bool) -> None:
+        """In this process; the first one's entry speaks for all. Raises as ``Regions.register``."""
         region = self.regions.register(name, members)
         try:
-            self._shm_event("registered", region)
+            if is_first:
+                self._shm_event("registered", region)
         except PellucidError:
             self.regions.unregister(name)  # what cannot be recorded does not happen
             raise
 
-    def shm_unregister(self, name: str) -> None:
-        """Forget a region, or all when none is named."""
+    def unregister_region(self, name: str, *, is_first: bool) -> None:
+        """In this process; ``""``: every region."""
         for region in self.regions.unregister(name or None):
-            self._shm_event("unregistered", region)
+            if is_first:
+                self._shm_event("unregistered", region)
 
     def shm_status(self, name: str) -> list[dict[str, Any]]:
         """Registered regions, or the named one; raises ``NotFoundError`` when it is not."""

@@ -14,7 +14,7 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from pellucid.errors import FormatError, NotFoundError, PolicyDeniedError, TensorError, TooManyError
 from pellucid.serving.members import kind_of
@@ -101,8 +101,23 @@ class Place(NamedTuple):
     byte_size: int
 
 
+MEMBERS: Final = ("key", "offset", "byte_size")
+
+
+class Sharing(Protocol):
+    """Has every serving process register and unregister; on the event loop's thread."""
+
+    async def register_region(self, name: str, members: Mapping[str, Any]) -> None:
+        """All of them, or none; raises as ``Regions.register``."""
+        ...
+
+    async def unregister_region(self, name: str) -> None:
+        """All of them; ``""``: every region."""
+        ...
+
+
 class Regions:
-    """Regions by name. Lives on the event loop's thread; one process knows only its own.
+    """Regions by name, of one serving process. Lives on the event loop's thread.
 
     Args:
         root: Where objects are found.

@@ -109,12 +109,12 @@ async def _shm_status(plane: Dataplane, asked: Any) -> Any:
 
 async def _shm_register(plane: Dataplane, asked: Any) -> Any:
     members = {"key": asked.key, "offset": asked.offset, "byte_size": asked.byte_size}
-    plane.manage.shm_register(asked.name, members)
+    await plane.manage.shm_register(asked.name, members)
     return _respond("SystemSharedMemoryRegister", {})
 
 
 async def _shm_unregister(plane: Dataplane, asked: Any) -> Any:
-    plane.manage.shm_unregister(asked.name)
+    await plane.manage.shm_unregister(asked.name)
     return _respond("SystemSharedMemoryUnregister", {})
 
 

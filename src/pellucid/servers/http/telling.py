@@ -108,11 +108,11 @@ async def _logging(plane: Dataplane, _: Route, members: Members) -> Any:
 
 
 async def _shm_register(plane: Dataplane, route: Route, members: Members) -> None:
-    plane.manage.shm_register(route.model, members)
+    await plane.manage.shm_register(route.model, members)
 
 
 async def _shm_unregister(plane: Dataplane, route: Route, _: Members) -> None:
-    plane.manage.shm_unregister(route.model)
+    await plane.manage.shm_unregister(route.model)
 
 
 async def _cuda_register(plane: Dataplane, route: Route, _: Members) -> None:
