@@ -17,7 +17,7 @@ import pytest
 from pellucid.app.site import create_site
 from pellucid.build.cancel import Stop
 from pellucid.build.job import run_build
-from pellucid.build.worker import ENTRY
+from pellucid.build.left import ENTRY
 from pellucid.errors import BuildCancelledError
 from pellucid.testing.builds import toy_job, write_recipe
 from pellucid.testing.models import digits_like

@@ -13,7 +13,7 @@ from pellucid.app.build import isolated
 from pellucid.app.processes import backend_for
 from pellucid.build.child import measures
 from pellucid.build.job import run_build
-from pellucid.build.worker import ENTRY
+from pellucid.build.left import ENTRY
 from pellucid.core import canonical, strict_yaml
 from pellucid.core.digest import sha256
 from pellucid.core.manifest import parse_manifest, verify_files

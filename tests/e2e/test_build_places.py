@@ -12,7 +12,7 @@ import pytest
 
 from pellucid.build import places
 from pellucid.build.job import run_build
-from pellucid.build.worker import ENTRY
+from pellucid.build.left import ENTRY
 from pellucid.errors import PellucidError
 from pellucid.testing.builds import EventList, toy_job, write_recipe
 from pellucid.testing.models import digits_like

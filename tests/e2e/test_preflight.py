@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
 from pellucid.app.preflight import preflight
+from pellucid.build.left import ENTRY
 from pellucid.build.preflight_child import Foreseen, foresee
-from pellucid.build.worker import ENTRY
 from pellucid.cli.main import cli
 from pellucid.core.digest import sha256
 from pellucid.core.recipe import effective, parse_recipe

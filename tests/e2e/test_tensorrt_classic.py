@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from pellucid.build.job import run_build
-from pellucid.build.worker import ENTRY
+from pellucid.build.left import ENTRY
 from pellucid.core.digest import sha256
 from pellucid.core.metadata import parse_metadata, value_of
 from pellucid.errors import DeviceUnavailableError

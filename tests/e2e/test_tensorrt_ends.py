@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pellucid.build.job import run_build
+from pellucid.build.left import ENTRY
 from pellucid.build.stages import Stages
-from pellucid.build.worker import ENTRY
 from pellucid.core.digest import sha256
 from pellucid.core.recipe import effective, parse_recipe
 from pellucid.errors import BuilderCrashedError, BuildError, ParseError

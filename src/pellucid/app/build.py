@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.app.clock import SystemClock
 from pellucid.app.site import read_file
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pellucid.build.job import BuildOutcome
     from pellucid.build.qualify import Subject
     from pellucid.core.trust import TrustedPackage
+
+
+_AHEAD: Final = 2  # a build that reads its recipe already has the children of its first two stages
 
 
 def isolated(_site: Site | None = None) -> ChildIsolated:
@@ -41,18 +45,31 @@ def build(
     """
     _find_libraries()
     from pellucid.build.cancel import Stop
-    from pellucid.build.job import Job, run_build
-    from pellucid.build.spans import Spans
-    from pellucid.build.stages import STEP
+    from pellucid.build.left import ENTRY
+    from pellucid.build.stages import STEP, Opened, start
 
     def said(phase: str) -> None:
         if not phase.startswith(STEP):
             spans.phase(phase)
         progress(phase)
 
-    job = Job(site.packages_folder, _Recorder(site), SystemClock(), said, meanwhile=_load_ledger)
-    with Spans(recipe_path) as spans, Stop():
-        return run_build(recipe_path, job)
+    with Stop():
+        ahead: list[Opened] = []
+        try:
+            with suppress(OSError):  # the build will meet the same, and record it
+                ahead.extend(start(ENTRY, said) for _ in range(_AHEAD))
+            from pellucid.build.job import Job, run_build
+            from pellucid.build.spans import Spans
+
+            job = Job(
+                site.packages_folder, _Recorder(site), SystemClock(), said, meanwhile=_load_ledger,
+                ahead=ahead,
+            )  # fmt: skip
+            with Spans(recipe_path) as spans:
+                return run_build(recipe_path, job)
+        finally:
+            for child in ahead:
+                child.abandon()
 
 
 def _find_libraries() -> None:

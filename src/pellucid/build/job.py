@@ -11,17 +11,16 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pellucid.build import cancel, environment, worker
+from pellucid.build import cancel, environment, left
 from pellucid.build.files import read_model, read_plain
 from pellucid.build.meaning import read_meaning
-from pellucid.build.stages import Progress, Staged, Stages
+from pellucid.build.stages import Opened, Progress, Staged, Stages
 from pellucid.core import canonical
 from pellucid.core.digest import sha256
-from pellucid.core.model_signing import file_digests, root_digest
 from pellucid.core.recipe import Recipe, effective, parse_recipe
 from pellucid.core.recipe_choices import verify_judged
 from pellucid.core.times import format_time
@@ -72,14 +71,16 @@ class Job:
         out: Folder that packages go into.
         entry: What the worker's process runs.
         meanwhile: Called while the children work: loads what the end of a build needs.
+        ahead: Children that were started before the recipe was read, for the first stages.
     """
 
     out: Path
     recorder: EventRecorder
     clock: Clock
     progress: Progress = lambda phase: None
-    entry: str = worker.ENTRY
+    entry: str = left.ENTRY
     meanwhile: Callable[[], None] = lambda: None
+    ahead: list[Opened] = field(default_factory=list)
 
 
 def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
@@ -98,7 +99,7 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
     written = read_input(recipe_path, "recipe")
     recipe = parse_recipe(written)
     started = job.clock.now_ns()
-    stages = Stages(effective(recipe), job.progress, job.entry, meanwhile=lambda: _load(job))
+    stages = Stages(effective(recipe), job.progress, job.entry, ahead=job.ahead)
     try:
         verify_judged(stages.recipe)
         inputs = _inputs(recipe, folder) | {"recipe": written}
@@ -174,7 +175,7 @@ def _make(
         stages.open("judge")
     if recipe.target == CPU:
         stages.open("golden")
-    compiled = stages.run("compile", {"compiled": prepared.files["compiled"]})
+    compiled = stages.run("compile", {"compiled": prepared.files["compiled"]}, lambda: _load(job))
     from pellucid.build.package import Made
 
     result = compiled.result
@@ -365,6 +366,8 @@ def _entry(recipe: Recipe, written: bytes, log: bytes) -> dict[str, Any]:
 def _record(
     recipe: Recipe, written: bytes, target: Path, files: dict[str, bytes], made: Made, job: Job
 ) -> BuildOutcome:
+    from pellucid.core.model_signing import file_digests, root_digest
+
     package, engine = root_digest(file_digests(files)), sha256(made.engine)
     entry = job.recorder.event(
         "build",

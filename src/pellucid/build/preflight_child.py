@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pellucid.build import places, worker
+from pellucid.build import left, places
 from pellucid.build.child import run_child
 from pellucid.errors import BuildCancelledError
 from pellucid.ports import PreflightFinding
@@ -38,7 +38,7 @@ class Foreseen:
 
 
 def foresee(
-    recipe: Mapping[str, Any], model: bytes, folder: Path, *, fit_buckets: bool, entry: str = worker.ENTRY
+    recipe: Mapping[str, Any], model: bytes, folder: Path, *, fit_buckets: bool, entry: str = left.ENTRY
 ) -> Foreseen:
     """Look at a model in a process of its own; a crash there is a finding.
 
@@ -66,7 +66,7 @@ def foresee(
         ended = run_child(
             entry, request, Path(scratch), timeout_s=recipe["limits"]["timeout_s"], on_frame=take
         )
-        path = out / worker.RESULT
+        path = out / left.RESULT
         result = msgspec.msgpack.decode(path.read_bytes()) if path.is_file() and ended.code == 0 else None
         result = places.hide_in(result, Path(scratch))
     if ended.cancelled:

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from pellucid.build import environment
 from pellucid.build.child import measures
+from pellucid.build.left import ENTRY
 from pellucid.build.stages import Progress, Staged, Stages
-from pellucid.build.worker import ENTRY
 from pellucid.core import canonical
 from pellucid.core.digest import sha256
 from pellucid.core.metadata import parse_metadata, value_of

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pellucid.build import places, worker
+from pellucid.build import left, places
 from pellucid.build.child import Child, Ended, start_child
 from pellucid.build.guarded import unguarded
 from pellucid.core.digest import verify_digest
@@ -37,14 +37,29 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class Opened:
+    """A child that was started and waits."""
+
     child: Child
     scratch: tempfile.TemporaryDirectory[str]
     folder: Path
 
     def abandon(self) -> None:
+        """End it: nobody will ask it anything."""
         with self.scratch:
             self.child.abandon()
+
+
+def start(entry: str, progress: Progress) -> Opened:
+    """Start a child that loads what every stage needs, and waits to hear which it will be."""
+    with ExitStack() as left_over:
+        scratch = tempfile.TemporaryDirectory(prefix="pellucid-build-")
+        left_over.enter_context(scratch)
+        folder = Path(scratch.name) / "out"
+        folder.mkdir()
+        child = start_child(entry, Path(scratch.name), lambda frame: progress(_words(frame)))
+        left_over.pop_all()
+    return Opened(child, scratch, folder)
 
 
 @dataclass(slots=True)
@@ -57,19 +72,19 @@ class Stages:
         stderr: What all children printed so far.
         ended: How the last child ended, in words.
         measured: Path -> value of documents that the judge left, also when its gate failed.
-        meanwhile: Called once, while the first child works.
+        ahead: Children that were started already; who started them ends those that nobody asked.
     """
 
     recipe: Mapping[str, Any]
     progress: Progress
-    entry: str = worker.ENTRY
+    entry: str = left.ENTRY
     log: bytes = b""
     stderr: bytes = b""
     ended: str = "not started"
     phases_ns: dict[str, int] = field(default_factory=dict)
     measured: dict[str, Any] = field(default_factory=dict)
-    meanwhile: Callable[[], None] = lambda: None
-    _opened: dict[str, _Opened] = field(default_factory=dict)
+    ahead: list[Opened] = field(default_factory=list)
+    _opened: dict[str, Opened] = field(default_factory=dict)
 
     def __enter__(self) -> Stages:
         return self
@@ -81,18 +96,17 @@ class Stages:
 
     def open(self, stage: str) -> None:
         """Start a stage's child, which loads what it needs and waits; ``run`` asks it."""
-        with ExitStack() as left:
-            scratch = tempfile.TemporaryDirectory(prefix="pellucid-build-")
-            left.enter_context(scratch)
-            folder = Path(scratch.name) / "out"
-            folder.mkdir()
-            child = start_child(self.entry, Path(scratch.name), lambda frame: self.progress(_words(frame)))
-            self._opened[stage] = _Opened(child, scratch, folder)
-            left.pop_all()
-        child.say({"stage": stage, "recipe": self.recipe, "folder": str(folder), "more": True})
+        opened = self.ahead.pop() if self.ahead else start(self.entry, self.progress)
+        self._opened[stage] = opened
+        opened.child.say({"stage": stage, "recipe": self.recipe, "folder": str(opened.folder), "more": True})
 
-    def run(self, stage: str, request: Mapping[str, Any]) -> Staged:
+    def run(
+        self, stage: str, request: Mapping[str, Any], meanwhile: Callable[[], None] = lambda: None
+    ) -> Staged:
         """Run one stage in a fresh child, the one opened for it if there is one.
+
+        Args:
+            meanwhile: Called once the child works.
 
         Raises:
             BuilderCrashedError: It died, by signal or by time.
@@ -102,11 +116,10 @@ class Stages:
         if stage not in self._opened:
             self.open(stage)
         opened = self._opened.pop(stage)
-        meanwhile, self.meanwhile = self.meanwhile, lambda: None
         with opened.scratch:
             ended = opened.child.finish(request, self.recipe["limits"]["timeout_s"], meanwhile)
             folder = opened.folder
-            raw, log = _part(folder / worker.RESULT), _part(folder / worker.LOG)
+            raw, log = _part(folder / left.RESULT), _part(folder / left.LOG)
             files = {name: data for name in _FILES if (data := _part(folder / name))}
         place = Path(opened.scratch.name)
         self.log += places.hide_in_log(log, place)

@@ -20,14 +20,11 @@ import msgspec
 
 from pellucid.build.frame import read_frame
 from pellucid.build.guarded import guarded
+from pellucid.build.left import LOG, RESULT
 from pellucid.build.limits import limit_self
 from pellucid.build.loaded import loaded_packages
 from pellucid.build.log import LogWriter
 from pellucid.build.task import BackendFor, Task, write_file
-
-ENTRY: Final = "from pellucid.app.processes import worker_main; worker_main()"
-RESULT: Final = "result"
-LOG: Final = "build.log.jsonl"
 
 
 def main(backend_for: BackendFor) -> int:

@@ -1,0 +1,9 @@
+"""The worker as its parent knows it: how it is started, and which files it leaves in its folder."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ENTRY: Final = "from pellucid.app.processes import worker_main; worker_main()"
+RESULT: Final = "result"
+LOG: Final = "build.log.jsonl"
