@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
+import pytest
 
 from pellucid.backends.onnxruntime.adapter import OnnxRuntimeBackend
+from pellucid.backends.onnxruntime.graph import read
 from pellucid.build.precision_half import FP16, halve
 from pellucid.core.facts import Graph, Node, map_layers
 from pellucid.testing.models import digits_like
@@ -119,3 +123,21 @@ def test_every_layer_of_an_fp16_engine_names_its_own_operations() -> None:
     assert all(nodes[name] == ["softmax"] for name in parts)
     assert all(layer["placement"] == "CPUExecutionProvider" for layer in facts["layers"])
     assert {n["name"] for n in facts["nodes"] if not n["layers"]} == set()
+
+
+@pytest.mark.parametrize("width", [127, 128, 300, 4096])
+def test_large_weights_are_dropped_before_types_are_asked_for_and_counted_as_written(width: int) -> None:
+    """Sizes on both sides of each length that takes a byte more, and of the limit."""
+    make = onnx.helper.make_tensor_value_info
+    x, y = (make(name, onnx.TensorProto.FLOAT, ["N", width]) for name in "xy")
+    weights = onnx.numpy_helper.from_array(np.ones((width, width), np.float32), "w")
+    shape = onnx.numpy_helper.from_array(np.array([-1, width], np.int64), "shape")
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["h"], name="m"),
+        onnx.helper.make_node("Reshape", ["h", "shape"], ["y"], name="r"),
+    ]
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y], [weights, shape]))
+    found = read(model.SerializeToString())
+    assert found.weights_bytes == sum(t.ByteSize() for t in model.graph.initializer)
+    assert found.graph.datatypes["h"] == found.graph.datatypes["w"] == "FP32"
+    assert found.initializers == ("w", "shape")

@@ -184,15 +184,17 @@ def _make(
     judged = _judge(recipe, meaning, inputs, stages, prepared, compiled)
     if judged is not None:
         documents |= judged["documents"]
+    is_whole = prepared.files["source"] == inputs["source"]  # then one object, with one digest
     recorded, notes = _golden(inputs, stages, compiled)
     return Made(
         recipe=said, meaning=meaning, inputs=inputs, prepared=prepared.result, result=result,
-        source=prepared.files["source"], engine=compiled.files["engine"],
+        source=inputs["source"] if is_whole else prepared.files["source"], engine=compiled.files["engine"],
         compiled=prepared.files["compiled"], log=stages.log, stderr=stages.stderr,
         environment=environment.describe(_environment(prepared, compiled), compiled.ended, folder),
         documents=documents, golden=recorded, phases_ns=stages.phases_ns,
         notes=[*prepared.result["notes"], *(judged["notes"] if judged else []), *notes],
         started=format_time(started), finished=format_time(job.clock.now_ns()),
+        digest=stages.hashed,
     )  # fmt: skip
 
 
@@ -368,7 +370,7 @@ def _record(
 ) -> BuildOutcome:
     from pellucid.core.model_signing import file_digests, root_digest
 
-    package, engine = root_digest(file_digests(files)), sha256(made.engine)
+    package, engine = root_digest(file_digests(files, made.digest)), made.digest(made.engine)
     entry = job.recorder.event(
         "build",
         _entry(recipe, written, made.log)
@@ -376,7 +378,7 @@ def _record(
             "outcome": "built",
             "package": package,
             "engine": engine,
-            "source": sha256(made.inputs["source"]),
+            "source": made.digest(made.inputs["source"]),
             "started": made.started,
             "finished": made.finished,
         },

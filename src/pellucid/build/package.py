@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ class Made:
         source: The model as given, whole: weights that lay outside its file are inside.
         documents: Path in the package -> value of the canonical profile.
         started, finished: RFC 3339 times.
+        digest: Gives the digest of bytes, where it may be known already.
     """
 
     recipe: dict[str, Any]
@@ -53,16 +54,17 @@ class Made:
     notes: list[str]
     started: str
     finished: str
+    digest: Callable[[bytes], str] = sha256
 
 
 def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
     """Folder name and files of the package, unsigned."""
     digests = {
-        "source": sha256(made.inputs["source"]),
-        "engine": sha256(made.engine),
-        "compiled": sha256(made.compiled),
-        "log": sha256(made.log),
-        "stderr": sha256(made.stderr),
+        "source": made.digest(made.inputs["source"]),
+        "engine": made.digest(made.engine),
+        "compiled": made.digest(made.compiled),
+        "log": made.digest(made.log),
+        "stderr": made.digest(made.stderr),
     }
     facts = made.result["facts"] | {
         "notes": made.notes,
@@ -110,7 +112,7 @@ def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
     files["manifest.json"] = make_manifest(
         folder=folder, name=made.recipe["name"], version=made.recipe["version"],
         previous=made.recipe["previous"], created=made.finished, backend=made.recipe["backend"],
-        target=made.recipe["target"], files=files,
+        target=made.recipe["target"], files=files, digest=made.digest,
     )  # fmt: skip
     return folder, files
 
@@ -180,7 +182,7 @@ def _provenance(made: Made, engine_path: str, digests: Mapping[str, str]) -> byt
             recipe=made.recipe,
             environment=made.environment,
             dependencies=[
-                *[Material(role, sha256(data)) for role, data in sorted(made.inputs.items())],
+                *[Material(role, made.digest(data)) for role, data in sorted(made.inputs.items())],
                 *[
                     Material(f"source/{name}", digest)
                     for name, digest in sorted(made.prepared["external"].items())

@@ -14,6 +14,7 @@ import msgspec
 from pellucid.build import left, places
 from pellucid.build.child import Child, Ended, start_child
 from pellucid.build.guarded import unguarded
+from pellucid.build.hashed import Hashed
 from pellucid.core.digest import verify_digest
 from pellucid.errors import BuildCancelledError, BuilderCrashedError
 
@@ -72,6 +73,7 @@ class Stages:
         stderr: What all children printed so far.
         ended: How the last child ended, in words.
         measured: Path -> value of documents that the judge left, also when its gate failed.
+        hashed: Digests of what they left, and of whatever else the build asks for.
         ahead: Children that were started already; who started them ends those that nobody asked.
     """
 
@@ -83,6 +85,7 @@ class Stages:
     ended: str = "not started"
     phases_ns: dict[str, int] = field(default_factory=dict)
     measured: dict[str, Any] = field(default_factory=dict)
+    hashed: Hashed = field(default_factory=Hashed)
     ahead: list[Opened] = field(default_factory=list)
     _opened: dict[str, Opened] = field(default_factory=dict)
 
@@ -127,7 +130,7 @@ class Stages:
         self.ended = ended.reason
         result = _verified(stage, ended, raw, place)
         for name, data in files.items():
-            verify_digest(name, data, result[name])
+            verify_digest(name, data, result[name], self.hashed)
         self.phases_ns |= result["phases_ns"]
         return Staged(ended, result, files)
 

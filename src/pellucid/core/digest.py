@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from pellucid.errors import DigestMismatchError, FormatError
 
@@ -35,13 +36,18 @@ def parse_digest(text: str) -> bytes:
     return bytes.fromhex(text[7:])
 
 
-def verify_digest(subject: str, data: bytes | memoryview, expected: str) -> bytes | memoryview:
+def verify_digest(
+    subject: str, data: bytes | memoryview, expected: str, digest: Callable[[Any], str] = sha256
+) -> bytes | memoryview:
     """Return ``data`` if it has the expected digest.
+
+    Args:
+        digest: Gives the digest of ``data``, where it may be known already.
 
     Raises:
         DigestMismatchError: Names the subject, both digests and the size.
     """
-    got = sha256(data)
+    got = digest(data)
     if not hmac.compare_digest(got.encode(), expected.encode("utf-8", "surrogatepass")):
         raise DigestMismatchError(
             f"{subject}: expected {expected[:19]}..., got {got[:19]}... over {len(data):,} bytes",

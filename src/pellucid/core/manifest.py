@@ -8,7 +8,7 @@ Source: spec/package.md, section 2.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -104,14 +104,18 @@ def make_manifest(
     backend: str,
     target: str,
     files: Mapping[str, bytes],
+    digest: Callable[[bytes], str] = sha256,
 ) -> bytes:
     """Bytes of the manifest for these files; ``manifest.json`` and what is not signed is left out.
+
+    Args:
+        digest: Gives the digest of a file, where it may be known already.
 
     Raises:
         FormatError, PackageError: A value that ``parse_manifest`` would refuse.
     """
     listed = [
-        {"path": path, "size": len(files[path]), "digest": sha256(files[path]), "role": role_of(path)}
+        {"path": path, "size": len(files[path]), "digest": digest(files[path]), "role": role_of(path)}
         for path in signed_paths(files)
         if path != MANIFEST
     ]

@@ -8,7 +8,7 @@ section 5.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pellucid.core.digest import format_digest, parse_digest, sha256
@@ -23,9 +23,13 @@ SERIALIZATION: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def file_digests(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Digest of every file that ``model.sig`` covers, in its order. The one pass over the bytes."""
-    return {path: sha256(files[path]) for path in signed_paths(files)}
+def file_digests(files: Mapping[str, bytes], digest: Callable[[bytes], str] = sha256) -> dict[str, str]:
+    """Digest of every file that ``model.sig`` covers, in its order. The one pass over the bytes.
+
+    Args:
+        digest: Gives the digest of a file, where it may be known already.
+    """
+    return {path: digest(files[path]) for path in signed_paths(files)}
 
 
 def root_digest(digests: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ _DATATYPES: Final = {
 }  # fmt: skip
 
 _CASTS: Final = ("InsertedPrecisionFreeCast_", "InsertedCast_")  # the library's names for what it casts
+_WEIGHTS_MIN: Final = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,27 @@ def read(raw: bytes) -> Read:
     except DecodeError as error:
         raise ParseError(f"engine: expected ONNX, got {error!s:.200}") from error
     initializers = tuple(t.name for t in model.graph.initializer)
+    weights = sum(_lightened(t) for t in model.graph.initializer)
     nodes = tuple(
         Node(n.name or _made_up(n), n.op_type, n.domain, tuple(n.input), tuple(n.output))
         for n in model.graph.node
     )
     outputs = tuple(value.name for value in model.graph.output)
     graph = Graph(nodes, frozenset(initializers), outputs, _datatypes(model))
-    weights = sum(t.ByteSize() for t in model.graph.initializer)
     unnamed = frozenset(_made_up(n) for n in model.graph.node if not n.name)
     return Read(graph, initializers, weights, _fingerprint(model), unnamed)
+
+
+def _lightened(tensor: onnx.TensorProto) -> int:
+    """Its size as it was written; large weights are dropped, since asking for their types copies them.
+
+    What a type depends on, such as the shape that something is brought to, is far smaller.
+    """
+    size = len(tensor.raw_data)
+    if size <= _WEIGHTS_MIN:
+        return tensor.ByteSize()
+    tensor.ClearField("raw_data")
+    return tensor.ByteSize() + 1 + -(-size.bit_length() // 7) + size  # as a field: tag, length, bytes
 
 
 def _made_up(node: onnx.NodeProto) -> str:

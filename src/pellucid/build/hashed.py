@@ -1,0 +1,21 @@
+"""Digests of the bytes that a build holds: engines are large, and many documents name each of them."""
+
+from __future__ import annotations
+
+from pellucid.core.digest import sha256
+
+
+class Hashed:
+    """SHA-256 as text, computed once for each object.
+
+    Bytes cannot change, and those known are held, so that no other object takes their place.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[bytes, str]] = {}
+
+    def __call__(self, data: bytes) -> str:
+        known = self._known.get(id(data))
+        if known is None:
+            known = self._known[id(data)] = (data, sha256(data))
+        return known[1]
