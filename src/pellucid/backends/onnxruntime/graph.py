@@ -83,10 +83,11 @@ def _lightened(tensor: onnx.TensorProto) -> int:
     What a type depends on, such as the shape that something is brought to, is far smaller.
     """
     size = len(tensor.raw_data)
-    if size <= _WEIGHTS_MIN:
-        return tensor.ByteSize()
-    tensor.ClearField("raw_data")
-    return tensor.ByteSize() + 1 + -(-size.bit_length() // 7) + size  # as a field: tag, length, bytes
+    dropped = 0
+    if size > _WEIGHTS_MIN:
+        tensor.ClearField("raw_data")
+        dropped = 1 + -(-size.bit_length() // 7) + size  # a field: tag, length, bytes
+    return int(tensor.ByteSize()) + dropped
 
 
 def _made_up(node: onnx.NodeProto) -> str:
