@@ -8,7 +8,7 @@ Source: requirement B4; spec/package.md, section 10.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -47,7 +47,11 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """Both graphs, and the names by which they are followed."""
+    """Both graphs, and the names by which they are followed.
+
+    Attributes:
+        places: Name of a source node -> its positions in the source.
+    """
 
     source: Graph
     engine: Graph
@@ -55,6 +59,11 @@ class _Sides:
     producers: Mapping[str, Node]
     makers: Mapping[str, Node]
     known: frozenset[str]
+    places: Mapping[str, Sequence[int]]
+
+    def in_order(self, names: Iterable[str]) -> list[Node]:
+        """Source nodes of these names, in the source's order."""
+        return [self.source.nodes[i] for i in sorted(i for name in names for i in self.places[name])]
 
     def name(self, tensor: str) -> str:
         """The source's name of an engine's tensor, or the engine's own."""
@@ -80,7 +89,10 @@ def _sides(source: Graph, engine: Graph, renamed: Mapping[str, str]) -> _Sides:
     producers = {name: node for node in source.nodes for name in node.outputs if name}
     makers = {name: node for node in engine.nodes for name in node.outputs if name}
     known = frozenset(producers) | source.constants | {name for node in source.nodes for name in node.inputs}
-    return _Sides(source, engine, renamed, producers, makers, known)
+    places: dict[str, list[int]] = {}
+    for place, node in enumerate(source.nodes):
+        places.setdefault(node.name, []).append(place)
+    return _Sides(source, engine, renamed, producers, makers, known, places)
 
 
 def map_layers(source: Graph, engine: Graph, renamed: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -101,7 +113,8 @@ def map_layers(source: Graph, engine: Graph, renamed: Mapping[str, str] | None =
     for layer in layers:
         for name in layer["nodes"]:
             owners.setdefault(name, []).append(layer["name"])
-    nodes = [_fate(node, owners.get(node.name, []), folded, layers) for node in source.nodes]
+    kept = {(layer["name"], layer["op"]) for layer in layers}
+    nodes = [_fate(node, owners.get(node.name, []), folded, kept) for node in source.nodes]
     return {
         "layers": layers,
         "nodes": nodes,
@@ -119,7 +132,7 @@ def _name_parts(layers: list[dict[str, Any]], sides: _Sides) -> None:
         if not layer["mapped"] and not layer["nodes"]:
             fed = [reader for name in node.outputs for reader in readers.get(name, ())]
             wanted = {name for reader in fed for name in reader["nodes"]}
-            layer["nodes"] = [n.name for n in sides.source.nodes if n.name in wanted]
+            layer["nodes"] = [node.name for node in sides.in_order(wanted)]
             layer["mapped"] = bool(wanted)
         for name in node.inputs:
             readers.setdefault(name, []).append(layer)
@@ -139,12 +152,12 @@ def _folded(source: Graph) -> set[str]:
 def _layer(node: Node, sides: _Sides, folded: set[str]) -> dict[str, Any]:
     source, engine = sides.source, sides.engine
     cone, mapped = _cone(node, sides)
-    names = [n.name for n in source.nodes if n.name in cone]
-    work = [n.name for n in source.nodes if n.name in cone and n.name not in folded and n.op not in _NO_WORK]
+    nodes = sides.in_order(cone)
+    work = [n.name for n in nodes if n.name not in folded and n.op not in _NO_WORK]
     return {
         "name": node.name,
         "op": f"{node.domain}:{node.op}" if node.domain else node.op,
-        "nodes": names,
+        "nodes": [n.name for n in nodes],
         "mapped": mapped,
         "fused": len(work) > 1,
         "inputs": [
@@ -176,14 +189,13 @@ def _cone(node: Node, sides: _Sides) -> tuple[set[str], bool]:
     return cone, mapped
 
 
-def _fate(node: Node, owners: list[str], folded: set[str], layers: list[dict[str, Any]]) -> dict[str, Any]:
+def _fate(node: Node, owners: list[str], folded: set[str], kept: set[tuple[str, str]]) -> dict[str, Any]:
+    """What became of a node; ``kept`` are layers by name and operator."""
     if node.name in folded:
         fate = "folded into a constant"
     elif not owners:
         fate = "removed"
-    elif node.op in _NO_WORK and not any(
-        layer["name"] in owners and layer["op"] == node.op for layer in layers
-    ):
+    elif node.op in _NO_WORK and not any((name, node.op) in kept for name in owners):
         fate = "absorbed"
     else:
         fate = "computed"

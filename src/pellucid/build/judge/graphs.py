@@ -23,12 +23,14 @@ class Wiring:
         producers: Tensor -> the node that makes it.
         consumers: Tensor -> the nodes that take it, those with graphs inside that name it included.
         nodes: Name -> node.
+        order: Tensor -> its place among all that nodes make.
         inputs, outputs, constants: Names of tensors; an initialiser is no input.
     """
 
     producers: Mapping[str, onnx.NodeProto]
     consumers: Mapping[str, list[onnx.NodeProto]]
     nodes: Mapping[str, onnx.NodeProto]
+    order: Mapping[str, int]
     inputs: frozenset[str]
     outputs: frozenset[str]
     constants: frozenset[str]
@@ -65,6 +67,7 @@ def wire(model: onnx.ModelProto) -> Wiring:
         producers,
         consumers,
         {node.name: node for node in graph.node},
+        {name: place for place, name in enumerate(producers)},
         frozenset(value.name for value in graph.input) - constants,
         frozenset(value.name for value in graph.output),
         constants,
@@ -85,7 +88,6 @@ def leaving(names: Iterable[str], wiring: Wiring) -> list[str]:
     """Tensors that leave a set of nodes: taken outside it, or outputs of the graph."""
     inside = set(names)
     made = [t for name in inside if name in wiring.nodes for t in wiring.nodes[name].output if t]
-    order = {name: position for position, name in enumerate(wiring.producers)}
     return sorted(
         (
             tensor
@@ -93,7 +95,7 @@ def leaving(names: Iterable[str], wiring: Wiring) -> list[str]:
             if tensor in wiring.outputs
             or any(node.name not in inside for node in wiring.consumers.get(tensor, ()))
         ),
-        key=order.__getitem__,
+        key=wiring.order.__getitem__,
     )
 
 

@@ -19,7 +19,8 @@ from pellucid.errors import BuildError, TensorError
 from pellucid.ports import Backend, Session
 
 ROWS_AT_ONCE_MAX: Final = 64  # limit: enough for a matrix product, little enough to hold activations
-TENSORS_AT_ONCE: Final = 64  # limit: activations looked at in one pass
+TENSORS_AT_ONCE: Final = 64  # activations looked at in the first pass, before their size is known
+TENSORS_MAX: Final = 4096  # limit: activations of one pass; each pass reads both graphs again
 BATCH_BYTES: Final = 2**28  # limit: inputs of one batch, or the activations it shows
 _NUMPY: Final = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1",
@@ -135,9 +136,13 @@ def walk(
         Position -> why it could not be looked at.
     """
     failed: dict[int, str] = {}
-    positions = range(len(wanted[0]) if wanted else 0)
-    waiting = [list(positions[i : i + TENSORS_AT_ONCE]) for i in range(0, len(positions), TENSORS_AT_ONCE)]
-    while waiting:
+    count = len(wanted[0]) if wanted else 0
+    start, at_once = 0, TENSORS_AT_ONCE
+    waiting: list[list[int]] = []
+    while waiting or start < count:
+        if not waiting:
+            waiting = [list(range(start, min(start + at_once, count)))]
+            start += at_once
         part = waiting.pop(0)
         try:
             running = _open(backend, models, wanted, part)
@@ -148,7 +153,9 @@ def walk(
                 half = len(part) // 2
                 waiting = [part[:half], part[half:], *waiting]
             continue
-        _show(running, part, rows, groups, visit)
+        row_bytes = _show(running, part, rows, groups, visit)
+        fits = BATCH_BYTES // 16 * len(part) // max(row_bytes, 1)  # the next ones may be larger
+        at_once = max(TENSORS_AT_ONCE, min(2 * at_once, fits, TENSORS_MAX))
         for graph in running:
             graph.close()
     return failed
@@ -171,8 +178,9 @@ def _open(
 
 def _show(
     running: Sequence[Graph], part: Sequence[int], rows: Rows, groups: Sequence[Sequence[int]], visit: Visit
-) -> None:
-    at_once = 1  # the first batch says how large a row's activations are
+) -> int:
+    """Bytes of the activations that a row has, at most."""
+    at_once, largest = 1, 0  # the first batch says how large a row's activations are
     for group in groups:
         start = 0
         while start < len(group):
@@ -180,6 +188,8 @@ def _show(
             start += len(batch)
             shown = [graph.run(rows.batch(batch)) for graph in running]
             size = sum(int(array.nbytes) for arrays in shown for array in arrays)
+            largest = max(largest, size // len(batch))
             at_once = max(1, min(rows.at_once, BATCH_BYTES * len(batch) // max(size, 1)))
             for position, index in enumerate(part):
                 visit(index, batch, [arrays[position] for arrays in shown])
+    return largest
