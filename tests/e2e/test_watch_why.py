@@ -8,14 +8,15 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from pellucid.app.ledger import open_ledger, settle
+from pellucid.app.baseline import tell_frozen
+from pellucid.app.ledger import open_ledger, record_event, settle, wait_integrated
 from pellucid.app.sign import approve
 from pellucid.app.site import Site, open_site
 from pellucid.cli.main import cli
@@ -191,6 +192,53 @@ def test_first_executions_become_a_baseline_and_it_stays(slowed: Site):
     assert all(abs(mark["deviation_milli"]) >= 2_000 for mark in marks)
     shown = ask(slowed, "baseline", "show", "credit")["baselines"]
     assert {each["entry"] for each in shown} == {entry.id for entry in made}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_baseline_frozen_by_hand_is_in_force_in_every_worker_that_runs(
+    slowed: Site, tmp_path: Path, workers: int
+):
+    shutil.copytree(slowed.root, tmp_path / "site")
+    site = configure(open_site(tmp_path / "site"), serving={"workers": workers})
+    with serving(site.root) as server, ExitStack() as stack:
+        some = [
+            stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)))
+            for _ in range(2)
+        ]
+        for _ in range(20):
+            keys = [one_call(connection) for connection in some]
+        assert len({key.rpartition("/")[0] for key in keys}) == workers
+        frozen = ask(site, "baseline", "freeze", "credit", "--skip", "0")["baselines"]
+        (entry,) = [each["entry"] for each in frozen if each["bucket"] == 1]
+        shown = find(site, entry)
+        assert shown["stage"] == "baseline"
+        # the same, but so that no execution is usual
+        never = shown | {"mean_ns": 1, "median_ns": 1, "std_ns": 1, "how": "command"}
+        made = record_event(site, "stage", never)
+        wait_integrated(site, made)
+        tell_frozen(site)
+        for connection in some:
+            for _ in range(1_000):
+                marked = find(site, one_call(connection)).get("mark", {}).get("baseline")
+                if marked == made:
+                    break
+            assert marked == made
+        assert server.ready["pid"] == server.pid
+
+
+def one_call(connection: http.client.HTTPConnection) -> str:
+    connection.request("POST", "/v2/models/credit/infer", BODY)
+    reply = connection.getresponse()
+    reply.read()
+    assert reply.status == 200
+    return reply.headers["pellucid-call"]
+
+
+def find(site: Site, key: str) -> dict[str, Any]:
+    """Data of an entry, once it is integrated."""
+    index = wait_integrated(site, key)
+    with closing(open_ledger(site)) as ledger:
+        return parse_entry(ledger.reader.entry(index)).data
 
 
 def test_a_baseline_frozen_by_hand_is_in_force_from_the_next_start(slowed: Site, tmp_path: Path):

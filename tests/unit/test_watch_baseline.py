@@ -106,6 +106,26 @@ def test_a_slow_execution_is_marked_in_its_entry_with_the_load_of_that_moment():
     canonical.decode(marked[0].raw)
 
 
+def test_a_baseline_that_is_adopted_is_in_force_at_once_and_counters_do_not_go_back():
+    served = Served()
+    served.run(*[1] * 5, *USUAL, 9.0, 9.0)
+    (batcher,) = served.plane.pool.batchers()
+    before = batcher.baselines.totals()["1"]
+    assert (before["judged"], before["marked"]) == (2, 2)
+    own = batcher.baselines.frozen()[1]
+    batcher.baselines.adopt({1: own})  # the same again is no news
+    assert batcher.baselines.totals()["1"] == before
+    slow = Baseline(100, 0, 9_000_000, 9_000_000, 100, 1_000, key="node1/door-1/e1")
+    batcher.baselines.adopt({1: slow, 4: slow})
+    served.run(9.0, 1.0, 9.0)
+    after = batcher.baselines.totals()["1"]
+    assert after == {"executions": before["executions"] + 3, "judged": 5, "marked": 3, "near": 2}
+    calls = [parse_entry(formed.entry) for formed in served.recorder.entries()]
+    marks = [entry.data["mark"]["baseline"] for entry in calls if "mark" in entry.data]
+    assert marks == [own.key, own.key, slow.key]
+    assert batcher.baselines.frozen()[4] == slow
+
+
 def test_one_alert_when_the_share_leaves_and_none_while_it_stays_out():
     served = Served()
     served.run(*[1] * 5, *USUAL)

@@ -1,26 +1,33 @@
 """Baselines of a site: found in its ledger when a model is served, frozen on request, shown.
 
-A baseline is a ``stage`` entry. The newest one of an engine, bucket and device is in force from the
-next start on; a serving process that finds none makes one of its first executions.
+A baseline is a ``stage`` entry; the newest one of an engine, bucket and device is in force. A serving
+process that finds none makes one of its first executions. One that is frozen by hand is told of in the
+site's ``run`` folder, which serving processes look at once a second; what it says stands in the ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pellucid.app.ledger import open_ledger, record_event, settle
+from pellucid.app.ledger import open_ledger, record_event, settle, wait_integrated
+from pellucid.app.sign import replace_file
 from pellucid.core.baseline import COUNT_MIN, Baseline, make_baseline, read_baseline
 from pellucid.core.entry import Entry, parse_entry
-from pellucid.errors import FormatError, NotFoundError
+from pellucid.errors import FormatError, NotFoundError, PellucidError
 from pellucid.ports import Query
 from pellucid.serving.baseline import baseline_data
 
 if TYPE_CHECKING:
     from pellucid.app.site import Site
     from pellucid.ledger.reader import LedgerReader
+    from pellucid.serving.batcher import Batcher
+    from pellucid.serving.pool import Pool
 
 CALLS_MAX: Final = 20_000  # limit: newest calls that a baseline is made of
 ENTRIES_MAX: Final = 1_000  # limit: newest stage entries of a model that are looked at
@@ -79,6 +86,8 @@ def baselines_for(site: Site, facts: Mapping[str, Any]) -> dict[int, Baseline]:
 def freeze(site: Site, model: str, *, skip: int = SKIP) -> list[Found]:
     """Freeze baselines of what a model's newest engine did since its newest load, one a bucket.
 
+    Servers that run go by them within a second.
+
     Raises:
         NotFoundError: No bucket has enough executions behind those that warm up.
     """
@@ -101,8 +110,56 @@ def freeze(site: Site, model: str, *, skip: int = SKIP) -> list[Found]:
             hint="send calls first, or give a smaller --skip",
         )
     keys = {record_event(site, "stage", data) for _, data in made}
-    settle(site)
+    for key in keys:
+        wait_integrated(site, key)
+    tell_frozen(site)
     return [each for each in baselines(site, model) if each.baseline.key in keys]
+
+
+def _told(site: Site) -> Path:
+    return site.root / "run" / "baselines"
+
+
+def tell_frozen(site: Site) -> None:
+    """Have servers that run look for baselines in the ledger."""
+    path = _told(site)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    replace_file(path, b"")
+
+
+class Frozen:
+    """Takes up baselines that were frozen by hand, in one serving process, on its event loop's thread."""
+
+    def __init__(self, site: Site, pool: Pool, report: Callable[[str], None]) -> None:
+        self._site, self._pool, self._report = site, pool, report
+        self._seen: tuple[int, int] | None = None  # the first look is for what came during the start
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _mark(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(_told(self._site))
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino
+
+    def look(self) -> None:
+        """Begin to take up what was frozen since the last look."""
+        mark = self._mark()
+        if mark == self._seen:
+            return
+        self._seen = mark
+        for batcher in self._pool.batchers():
+            task = asyncio.get_running_loop().create_task(self._take(batcher))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _take(self, batcher: Batcher) -> None:
+        try:
+            found = await asyncio.to_thread(baselines_for, self._site, batcher.model.facts)
+        except PellucidError as error:
+            self._report(f"{batcher.model.name}: expected to read its baselines, got {error.message}")
+            return
+        batcher.baselines.adopt(found)
 
 
 def _calls(reader: LedgerReader, model: str) -> list[Entry]:

@@ -25,8 +25,8 @@ from pellucid.app.clock import SystemClock
 from pellucid.app.pulse import Pulse
 from pellucid.app.supervisor import Supervisor
 from pellucid.app.traces import open_traces
-from pellucid.app.verbose import Verbose
 from pellucid.app.watch import Watch, make_watchdog, snapshot
+from pellucid.app.wishes import Wishes
 from pellucid.errors import NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
@@ -243,10 +243,10 @@ def _alone(house: _House, door: Door) -> None:
     def started(plane: Dataplane, recorder: SiteRecorder) -> None:
         house.watch.starts = 1
         house.watch.ask(lambda: snapshot(plane, recorder))
-        verbose = Verbose(house.site, plane, recorder, house.report)
+        wishes = Wishes(house.site, plane, recorder, house.report)
 
         def look() -> list[dict[str, Any]]:
-            verbose.look()
+            wishes.look()
             return []
 
         Pulse(lambda _: None, look).beat()
@@ -298,10 +298,10 @@ def serve_worker(
             }
             channel.send(json.dumps(told).encode())
             watchdog = make_watchdog(site, plane, recorder)
-            verbose = Verbose(site, plane, recorder, report)
+            wishes = Wishes(site, plane, recorder, report)
 
             def tell() -> Iterator[dict[str, Any]]:
-                verbose.look()
+                wishes.look()
                 yield snapshot(plane, recorder)
                 if reason := watchdog.look():
                     yield {"recycle": reason}

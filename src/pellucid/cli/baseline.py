@@ -44,7 +44,7 @@ def show(site_path: Path | None, model: str, *, as_json: bool) -> None:
 def freeze(site_path: Path | None, model: str, skip: int, *, as_json: bool) -> None:
     """Freeze baselines of MODEL from what the ledger holds since its newest load.
 
-    They are entries, and in force from the next start of the server on.
+    They are entries, and a server that runs goes by them within a second.
     """
     from pellucid.app.baseline import freeze as freeze_now
     from pellucid.app.site import open_site

@@ -44,17 +44,18 @@ class _Track:
     Attributes:
         executions: All; the first ``skip`` count neither for a baseline nor for the share of marks.
         base: Executions before the baseline was frozen.
+        judged_before, near_before: What was counted against baselines that others have replaced.
         until: Executions at which the window is over.
     """
 
     __slots__ = (
-        "base", "baseline", "executions", "far", "high", "low", "marked", "near_high", "near_low", "share",
-        "skip", "times", "until",
+        "base", "baseline", "executions", "far", "high", "judged_before", "low", "marked", "near_before",
+        "near_high", "near_low", "share", "skip", "times", "until",
     )  # fmt: skip
 
     def __init__(self, skip: int, baseline: Baseline | None) -> None:
         self.executions = self.base = self.marked = self.far = self.until = 0
-        self.skip = skip
+        self.skip, self.judged_before, self.near_before = skip, 0, 0
         self.times: list[int] = []
         self.baseline: Baseline | None = None
         self.share: Share | None = None
@@ -63,7 +64,16 @@ class _Track:
         if baseline is not None:
             self.freeze(baseline)
 
+    def judged(self) -> int:
+        """Executions held against a baseline."""
+        return self.judged_before + (0 if self.baseline is None else self.executions - self.base)
+
+    def near(self) -> int:
+        """Of these, near its median."""
+        return self.near_before + (0 if self.baseline is None else self.executions - self.base - self.far)
+
     def freeze(self, baseline: Baseline) -> None:
+        self.judged_before, self.near_before = self.judged(), self.near()
         self.baseline, self.share, self.times = baseline, Share(baseline), []
         self.base, self.far = self.executions, 0
         self.until = max(self.base, self.skip) + self.share.window
@@ -165,12 +175,21 @@ class Baselines:
         return {
             str(bucket): {
                 "executions": track.executions,
-                "judged": 0 if track.baseline is None else track.executions - track.base,
+                "judged": track.judged(),
                 "marked": track.marked,
-                "near": 0 if track.baseline is None else track.executions - track.base - track.far,
+                "near": track.near(),
             }
             for bucket, track in self._tracks.items()
         }
+
+    def adopt(self, frozen: Mapping[int, Baseline]) -> None:
+        """Go by these from the next execution on, where they are others than before."""
+        for bucket, baseline in frozen.items():
+            track = self._tracks.get(bucket)
+            if track is None:
+                self._tracks[bucket] = _Track(self._limits.skip, baseline)
+            elif track.baseline is None or track.baseline.key != baseline.key:
+                track.freeze(baseline)
 
     def frozen(self) -> dict[int, Baseline]:
         """Baselines in force, by bucket."""
