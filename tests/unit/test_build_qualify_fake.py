@@ -17,7 +17,8 @@ from pellucid.build.qualify import Subject, qualify
 from pellucid.build.samples import Validation
 from pellucid.core import canonical
 from pellucid.core.recipe import effective, parse_recipe
-from pellucid.core.tensor import Tensor, TensorSpec
+from pellucid.core.tensor import Tensor, TensorSpec, rows
+from pellucid.errors import LimitError
 from pellucid.ports import IsolatedRun
 
 BASE = {"name": "toy", "version": "1.0.0", "backend": "onnxruntime", "target": "cpu", "model": "m.onnx"}
@@ -33,11 +34,14 @@ class ToyRunner:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
+        self.given: list[int] = []
+        self.measured: list[list[tuple[int, ...]]] = []
 
     def infer(
         self, backend: str, engine: bytes, recipe: Mapping[str, Any], batches: Sequence[Sequence[Tensor]]
     ) -> IsolatedRun:
         outputs = []
+        self.given.append(sum(len(x.data) for [x] in batches))
         for [x] in batches:
             bucket = x.shape[0]
             values = struct.unpack(f"<{bucket}f", x.data)
@@ -46,8 +50,12 @@ class ToyRunner:
         environment = {"backend": "onnxruntime", "device": {"kind": "cpu", "isa": []}}
         return IsolatedRun(outputs, environment, {"threads": 1})
 
-    def measure(self, *_: Any, repeats: int, budget_ns: int) -> list[Measured]:
-        return [Measured([1000, 3000, 2000], 5, 7)] * 2
+    def measure(
+        self, backend: str, engine: bytes, recipe: Mapping[str, Any], batches: Sequence[Sequence[Tensor]],
+        *, repeats: int, budget_ns: int,
+    ) -> list[Measured]:  # fmt: skip
+        self.measured.append([batch[0].shape for batch in batches])
+        return [Measured([1000, 3000, 2000], 5, 7)] * len(batches)
 
 
 def report(
@@ -121,3 +129,58 @@ def test_truth_that_the_engine_loses_is_a_loss() -> None:
     )["accuracy"]
     assert float(found["top1"]) < float(found["top1_source"]) == 1.0
     assert any(f.startswith("loss of top-1") for f in found["findings"])
+
+
+def wide(
+    width: int, *, buckets: Sequence[int], memory: int, **changes: Any
+) -> tuple[ToyRunner, dict[str, Any]]:
+    """Rows of that many numbers, without a validation set, in so much memory."""
+    recipe = effective(parse_recipe(yaml.safe_dump(BASE | {"buckets": list(buckets)}).encode()))
+    recipe |= {"limits": recipe["limits"] | {"memory_bytes": memory}} | changes
+    specs = (TensorSpec("x", "FP32", (-1, width)),), (TensorSpec("y", "FP32", (-1, 1)),)
+    runner = FirstColumn(same)
+    return runner, qualify(Subject(recipe, {}, b"engine", b"", *specs, None, None), runner, SystemClock())
+
+
+class FirstColumn(ToyRunner):
+    """``y`` is the first number of each row."""
+
+    def infer(
+        self, backend: str, engine: bytes, recipe: Mapping[str, Any], batches: Sequence[Sequence[Tensor]]
+    ) -> IsolatedRun:
+        first = [
+            [Tensor("x", "FP32", (x.shape[0], 1), b"".join(row.data[:4] for [row] in rows([x])))]
+            for [x] in batches
+        ]
+        run = super().infer(backend, engine, recipe, first)
+        self.given[-1] = sum(len(x.data) for [x] in batches)
+        return run
+
+
+def test_buckets_are_timed_in_as_many_processes_as_their_inputs_need() -> None:
+    """Rows of 4 KiB, 16 KiB of room: 1 and 2 fit together, 4 fills a process."""
+    runner, found = wide(1024, buckets=[1, 2, 4], memory=16 * 16384)
+    assert runner.measured == [[(1, 1024), (2, 1024)], [(4, 1024)]]
+    assert [one["bucket"] for one in found["latency"]] == [1, 2, 4]
+
+
+def test_fewer_rows_are_followed_where_eight_would_not_fit() -> None:
+    free, found = wide(1024, buckets=[1, 4], memory=2**34)
+    assert found["variance"]["probes"] == 8
+    room = max(free.given) // 3
+    runner, found = wide(1024, buckets=[1, 4], memory=16 * room)
+    assert found["variance"]["probes"] == 2
+    assert max(runner.given) <= room
+
+
+def test_a_bucket_too_large_to_be_measured_is_refused_before_anything_runs() -> None:
+    with pytest.raises(LimitError, match=r"bucket 8: expected inputs of at most 16,384 bytes .* got 32,768"):
+        wide(1024, buckets=[1, 8], memory=16 * 16384)
+    with pytest.raises(LimitError, match="bucket 1: "):
+        wide(10**12, buckets=[1], memory=2**34)
+
+
+def test_axes_that_vary_are_as_the_first_profile_is_tuned_for_them() -> None:
+    shapes = {"min": [1, 8], "opt": [1, 32], "max": [1, 64]}
+    runner, _ = wide(-1, buckets=[1], memory=2**34, profiles=[{"name": "p", "inputs": {"x": shapes}}])
+    assert runner.measured == [[(1, 32)]]

@@ -49,6 +49,16 @@ def synthetic(spec: TensorSpec, bucket: int, generator: np.random.Generator) -> 
     return Tensor(spec.name, spec.datatype, shape, data)
 
 
+def tuned(specs: Sequence[TensorSpec], profiles: Sequence[Mapping[str, Any]]) -> list[TensorSpec]:
+    """Inputs with variable axes behind the batch as the first profile, if any, is tuned for them."""
+    found = []
+    for spec in specs:
+        best = profiles[0]["inputs"][spec.name]["opt"] if profiles else spec.shape
+        shape = tuple(best[axis] if axis and size < 0 else size for axis, size in enumerate(spec.shape))
+        found.append(TensorSpec(spec.name, spec.datatype, shape))
+    return found
+
+
 def draw(
     specs: Sequence[TensorSpec], buckets: Sequence[int], *, count: int, seed: int, bytes_max: float = math.inf
 ) -> list[tuple[int, list[Tensor]]]:
@@ -60,17 +70,18 @@ def draw(
     cases: list[tuple[int, list[Tensor]]] = []
     left = bytes_max
     for bucket in [bucket for bucket in buckets or [0] for _ in range(count)]:
-        left -= sum(_bytes(spec, bucket) for spec in specs)
+        left -= batch_bytes(specs, bucket)
         if left < 0:
             break  # larger buckets would be larger still
         cases.append((bucket, [synthetic(spec, bucket, generator) for spec in specs]))
     return cases
 
 
-def _bytes(spec: TensorSpec, bucket: int) -> int:
-    """What one batch of an input takes, drawn; a large shape costs nothing to declare."""
-    shape = (bucket, *spec.shape[1:]) if bucket else spec.shape
-    return math.prod(shape) * max(datatype(spec.datatype).itemsize, 1)
+def batch_bytes(specs: Sequence[TensorSpec], bucket: int) -> int:
+    """What one batch of all inputs takes, drawn; a large shape costs nothing to declare."""
+    shapes = [(bucket, *spec.shape[1:]) if bucket else spec.shape for spec in specs]
+    sizes = [max(datatype(spec.datatype).itemsize, 1) for spec in specs]
+    return sum(math.prod(shape) * size for shape, size in zip(shapes, sizes, strict=True))
 
 
 def from_arrays(
@@ -150,7 +161,8 @@ def without_cases(reason: str) -> tuple[dict[str, Any], list[str]]:
 def _cases(
     recipe: Mapping[str, Any], inputs: Sequence[Any], files: Mapping[str, bytes]
 ) -> list[tuple[int, list[Tensor]]]:
-    specs = [TensorSpec(name, kind, _tuned_shape(name, shape, recipe)) for name, kind, shape in inputs]
+    given = [TensorSpec(name, kind, tuple(shape)) for name, kind, shape in inputs]
+    specs = tuned(given, recipe.get("profiles") or ())
     if "golden" in files:
         try:
             arrays = read_arrays(files["golden"], "golden.inputs")
@@ -159,13 +171,6 @@ def _cases(
         return from_arrays(specs, recipe["buckets"], arrays)
     said = recipe["golden"]
     return draw(specs, recipe["buckets"], count=said["count"], seed=said["seed"], bytes_max=BYTES_MAX)
-
-
-def _tuned_shape(name: str, shape: list[int], recipe: Mapping[str, Any]) -> tuple[int, ...]:
-    """Variable axes behind the batch as the first profile is tuned for them."""
-    profiles = recipe.get("profiles")
-    best = profiles[0]["inputs"][name]["opt"] if profiles else shape
-    return tuple(best[axis] if axis and size < 0 else size for axis, size in enumerate(shape))
 
 
 def _texts(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:

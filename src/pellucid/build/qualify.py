@@ -22,9 +22,11 @@ from pellucid.core.bucket import place
 from pellucid.core.decision import decide
 from pellucid.core.digest import sha256
 from pellucid.core.gap import Gap
+from pellucid.core.recipe import DEFAULT_LIMITS
 from pellucid.core.tensor import Tensor, TensorSpec, datatype, rows, unpack_elements
 from pellucid.core.times import format_time
 from pellucid.core.tolerance import Difference, compare, widest
+from pellucid.errors import LimitError
 from pellucid.ports import Clock, Isolated
 
 PROBES: Final = 8  # rows whose bits are followed through every bucket, slot and company
@@ -32,6 +34,7 @@ PASSES: Final = 2  # of every trial within one process
 PROCESSES: Final = 2
 TIMES_MAX: Final = 400
 BUDGET_NS: Final = 1_000_000_000  # per bucket: enough for a tail of small models, bearable for large
+INPUTS_SHARE: Final = 16  # limit: inputs of one process take at most this part of limits.memory_bytes
 _SEED: Final = 7
 
 
@@ -81,7 +84,9 @@ def qualify(
 
     Raises:
         BuilderCrashedError, BuildError: The engine does not run here at all.
+        LimitError: One batch of a bucket is too large for the memory that the recipe allows.
     """
+    _verify_sizes(subject)
     qualified = format_time(clock.now_ns())
     progress("variance")
     judged, environment, threads = _variance(subject, runner)
@@ -106,11 +111,37 @@ def qualify(
     }
 
 
+def _room(subject: Subject) -> int:
+    """Bytes of inputs that one process is given."""
+    limits = DEFAULT_LIMITS | dict(subject.recipe.get("limits") or {})
+    return limits["memory_bytes"] // INPUTS_SHARE
+
+
+def _verify_sizes(subject: Subject) -> None:
+    room = _room(subject)
+    for bucket in subject.recipe["buckets"] or [0]:
+        size = golden.batch_bytes(_shaped(subject), bucket)
+        if size > room:
+            raise LimitError(
+                f"bucket {bucket}: expected inputs of at most {room:,} bytes to measure it, got {size:,}",
+                hint=f"smaller buckets; limits.memory_bytes allows {INPUTS_SHARE} times as much",
+            )
+
+
+def _shaped(subject: Subject) -> list[TensorSpec]:
+    """Inputs with variable axes behind the batch as the first profile is tuned for them."""
+    return golden.tuned(subject.inputs, subject.recipe.get("profiles") or ())
+
+
 # -- variance -------------------------------------------------------------------------------------
 
 
 def _variance(subject: Subject, runner: Runner) -> tuple[variance.Judged, dict[str, Any], int]:
-    tried = variance.trials(_probes(subject), subject.recipe["buckets"])
+    probes = _probes(subject)
+    buckets = subject.recipe["buckets"]
+    size = variance.size_of_one(buckets, golden.batch_bytes(_shaped(subject), int(bool(buckets))))
+    fitting = max(1, _room(subject) // max(size * PASSES, 1))  # of one at least something can be said
+    tried = variance.trials(probes[:fitting], buckets)
     once = [trial.batch for trial in tried]
     passes = []
     run = None
@@ -138,7 +169,7 @@ def _probes(subject: Subject) -> list[list[Tensor]]:
             subject.validation.row(subject.inputs, int(i), batched=batched) for i in dict.fromkeys(chosen)
         ]
     generator = np.random.default_rng(_SEED)
-    return [[golden.synthetic(s, int(batched), generator) for s in subject.inputs] for _ in range(PROBES)]
+    return [[golden.synthetic(s, int(batched), generator) for s in _shaped(subject)] for _ in range(PROBES)]
 
 
 # -- accuracy -------------------------------------------------------------------------------------
@@ -275,14 +306,31 @@ def _judge_buckets(
 
 
 def _speed(subject: Subject, runner: Runner) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    cases = golden.draw(subject.inputs, subject.recipe["buckets"], count=1, seed=_SEED)
-    measured = runner.measure(
-        subject.recipe["backend"], subject.engine, subject.recipe, [batch for _, batch in cases],
-        repeats=TIMES_MAX, budget_ns=BUDGET_NS,
-    )  # fmt: skip
-    latency = [_latency(bucket, one.times_ns) for (bucket, _), one in zip(cases, measured, strict=True)]
-    last = measured[-1]
+    latency, last = [], None
+    for buckets in _parts(subject):
+        cases = golden.draw(_shaped(subject), buckets, count=1, seed=_SEED)
+        measured = runner.measure(
+            subject.recipe["backend"], subject.engine, subject.recipe, [batch for _, batch in cases],
+            repeats=TIMES_MAX, budget_ns=BUDGET_NS,
+        )  # fmt: skip
+        latency += [_latency(bucket, one.times_ns) for (bucket, _), one in zip(cases, measured, strict=True)]
+        last = measured[-1]
+    assert last is not None
     return latency, {"rss_bytes": last.rss_bytes, "peak_rss_bytes": last.peak_rss_bytes}
+
+
+def _parts(subject: Subject) -> list[list[int]]:
+    """Buckets, in order, as many to a process as fit into the memory for inputs."""
+    parts: list[list[int]] = []
+    left = 0
+    for bucket in subject.recipe["buckets"] or [0]:
+        size = golden.batch_bytes(_shaped(subject), bucket)
+        if not parts or size > left:
+            parts.append([])
+            left = _room(subject)
+        parts[-1].append(bucket)
+        left -= size
+    return parts
 
 
 def _latency(bucket: int, times: list[int]) -> dict[str, Any]:

@@ -64,6 +64,15 @@ def trials(probes: Sequence[Sequence[Tensor]], buckets: Sequence[int]) -> list[T
     ]
 
 
+def size_of_one(buckets: Sequence[int], row_bytes: int) -> int:
+    """Bytes of all batches that one probe goes through."""
+    if not buckets:
+        return row_bytes
+    return row_bytes * sum(
+        bucket * len(slots(bucket)) * (len(NEIGHBOURS) if bucket > 1 else 1) for bucket in buckets
+    )
+
+
 def _batch(
     probes: Sequence[Sequence[Tensor]], own: int, bucket: int, slot: int, company: str
 ) -> list[Tensor]:
