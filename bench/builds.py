@@ -11,6 +11,7 @@ page and prints nothing but progress.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import shutil
@@ -253,6 +254,8 @@ def _reason(text: str) -> str:
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     wanted = set(arguments.only.split(",")) if arguments.only else {model.name for model in MODELS}
     arguments.cache.mkdir(parents=True, exist_ok=True)
+    # as pip does for what it installs; children write no bytecode, and would compile a checkout each time
+    compileall.compile_dir(ROOT / "src", quiet=1)
     with tempfile.TemporaryDirectory(prefix="pellucid-models-") as scratch:
         site = Path(scratch) / "site"
         subprocess.run(
@@ -286,7 +289,8 @@ HEAD: Final = """# Models that were built
 Written by `bench/builds.py`; do not edit. Each model was built {builds} times with each backend (large
 ones less often, see their row) and once more to warm up: `pellucid build` as a whole process, in turn with
 the bare builder (`bench/bare.py`: the same graph, the same options, nothing else) as a whole process. Times
-are medians, memory is the resident size of the largest process.
+are medians, memory is the resident size of the largest process. Modules are compiled before, as `pip` does
+for what it installs.
 
 The bare builder is handed the graph that pellucid made. Making it (canonical steps, precision, calibration)
 and measuring what it lost is work that somebody has to do with any builder: it stands as `graph`. What is
