@@ -20,6 +20,7 @@ from pellucid.core import canonical, dsse, entry, note, record, statement
 from pellucid.core.checkpoint import Checkpoint, parse_checkpoint, sign_checkpoint, verify_checkpoint
 from pellucid.core.decision import decide
 from pellucid.core.digest import parse_digest, sha256, verify_digest
+from pellucid.core.expand import expand as form
 from pellucid.core.merkle.proof import verify_consistency, verify_inclusion
 from pellucid.core.merkle.tile import decode_bundle, decode_tile, encode_bundle, parse_path
 from pellucid.core.signature import load_public_key, raw_ed25519, verify_signature
@@ -48,7 +49,7 @@ EVENT = record.Event(1, "load", 5, {"model": "m", "findings": [{"rule": "x"}]}, 
 
 
 def expand(raw: bytes) -> None:
-    entry.expand(
+    form(
         record.decode_record(raw),
         writer=entry.Writer("n/1/0"),
         contexts={1: CONTEXT},
@@ -61,9 +62,9 @@ def text(parse: Callable[[str], Any]) -> Callable[[bytes], Any]:
 
 
 def formed(item: record.Record) -> bytes:
-    return entry.expand(
-        item, writer=entry.Writer("n/1/0"), contexts={1: CONTEXT}, subject_keys=lambda _: bytes(32)
-    )[0].entry
+    return form(item, writer=entry.Writer("n/1/0"), contexts={1: CONTEXT}, subject_keys=lambda _: bytes(32))[
+        0
+    ].entry
 
 
 HEAD = sign_checkpoint(Checkpoint("fuzz.example/log", 7, bytes(32)), KEY)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pellucid.core import canonical, entry, record
 from pellucid.core.decision import decide
+from pellucid.core.expand import expand
 from pellucid.core.merkle.hashing import hash_leaf, root_of
 from pellucid.core.subject import summarise
 from pellucid.core.tensor import Tensor, row_digest
@@ -67,7 +68,7 @@ def calls(draw, context=None, rows=4):
 
 
 def form(item: record.Record) -> list[entry.Formed]:
-    return entry.expand(item, writer=WRITER, contexts=CONTEXTS, subject_keys=subject_key)
+    return expand(item, writer=WRITER, contexts=CONTEXTS, subject_keys=subject_key)
 
 
 def key_of(formed: entry.Formed, opening: entry.Opening) -> bytes:
@@ -187,7 +188,7 @@ def test_with_a_subject_all_keys_hang_on_the_subjects_key(call, subject, other):
     (formed,) = form(call)
     assert formed.subject == subject
     assert all(o.key == b"" for o in formed.openings), "no key is kept beside the subject's"
-    shredded = entry.expand(call, writer=WRITER, contexts=CONTEXTS, subject_keys=lambda _: bytes(32))[0]
+    shredded = expand(call, writer=WRITER, contexts=CONTEXTS, subject_keys=lambda _: bytes(32))[0]
     before, after = (commitments(entry.parse_entry(f.entry).data) for f in (formed, shredded))
     assert not set(before.values()) & set(after.values())
     moved = msgspec.structs.replace(call, n=call.n + 1)
@@ -305,7 +306,7 @@ def test_what_a_writer_left_out_is_made_from_the_kept_outputs(scores, decides):
     assert entry.complete_row(whole, {}) is whole
     contexts = {1: record.Context(1, FACTS | {"decision": decision})}
     first, second = (
-        entry.expand(call, writer=WRITER, contexts=contexts, subject_keys=subject_key)
+        expand(call, writer=WRITER, contexts=contexts, subject_keys=subject_key)
         for call in (closed(short), closed(whole))
     )
     assert first == second

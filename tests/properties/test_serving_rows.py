@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pellucid.core.bucket import bucket_for, place, slots_for, take
-from pellucid.core.decision import decide
+from pellucid.core.decision import decide, make_decide
 from pellucid.core.entry import complete_row, decode_outputs, encode_outputs
 from pellucid.core.tensor import (
     DATATYPES,
@@ -30,7 +30,7 @@ from pellucid.serving.digests import RowDigester
 from pellucid.serving.finite import is_all_finite
 from pellucid.serving.model import make_signature
 from pellucid.serving.request import InferRequest, parse_infer
-from pellucid.serving.rows import Rows, make_decide
+from pellucid.serving.rows import Rows
 from pellucid.testing.plane import echo_model, exchange, make_plane
 from pellucid.testing.recorder import MemoryRecorder
 

@@ -12,7 +12,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from pellucid.app.ledger import open_ledger
-from pellucid.core.entry import TYPES, Writer, expand
+from pellucid.core.entry import TYPES, Writer
+from pellucid.core.expand import expand
 from pellucid.core.metadata import parse_metadata
 from pellucid.core.package import PackageFiles
 from pellucid.core.policy import DEFAULT_POLICY, History, NodeFacts, parse_policy

@@ -18,6 +18,7 @@ from pellucid.core.bucket import bucket_for, place, slots_for
 from pellucid.core.calibration import samples_digest, select
 from pellucid.core.calibration_ranges import float32_text
 from pellucid.core.checkpoint import verify_checkpoint
+from pellucid.core.expand import expand
 from pellucid.core.merkle.hashing import hash_leaf, root_of
 from pellucid.core.merkle.proof import verify_consistency, verify_inclusion
 from pellucid.core.merkle.tile import HashReader, decode_bundle, grow_tiles, parse_path, tiles_between
@@ -116,7 +117,7 @@ def run_checkpoint(case: Case) -> Case:
 def run_expand(case: Case) -> list[Case]:
     context = record.decode_record(bytes.fromhex(case["context_hex"]))
     assert isinstance(context, record.Context)
-    formed = entry.expand(
+    formed = expand(
         record.decode_record(bytes.fromhex(case["record_hex"])),
         writer=entry.Writer(case["source"]),
         contexts={context.id: context},

@@ -10,6 +10,7 @@ import msgspec
 from generator.keys import Case
 
 from pellucid.core import entry, record
+from pellucid.core.expand import expand
 from pellucid.core.tensor import Tensor
 
 FACTS = {
@@ -104,7 +105,7 @@ def expand_case(name: str, item: record.Record, context: record.Context) -> Case
     }  # fmt: skip
     if not name.endswith("_fail"):
         writer = entry.Writer("node-a/3/0")
-        formed = entry.expand(item, writer=writer, contexts={1: context}, subject_keys=subject_key)
+        formed = expand(item, writer=writer, contexts={1: context}, subject_keys=subject_key)
         case["expected"] = [formed_json(f) for f in formed]
     return case
 

@@ -1,7 +1,7 @@
 """What a writer appends to its journal: compact, so that the reply does not wait for the entry.
 
 The sequencer forms canonical entries from these records, deterministically, in another process
-(``core.entry.expand``). Records live only until their segment is integrated; digests and values in
+(``core.expand``). Records live only until their segment is integrated; digests and values in
 them are not yet commitments. Wire form: MessagePack arrays. Source: spec/ledger.md, section 3.
 """
 

@@ -290,6 +290,12 @@ def row_digest(row: Sequence[Tensor]) -> bytes:
     return hashlib.sha256(ROW_DOMAIN + struct.pack(">I", len(parts)) + b"".join(parts)).digest()
 
 
+def row_head(tensor: Tensor) -> bytes:
+    """What ``row_digest`` hashes before the data of a row that is this one tensor."""
+    head = encode_head(tensor.name, tensor.datatype, tensor.shape, len(tensor.data))
+    return ROW_DOMAIN + struct.pack(">I", 1) + head
+
+
 def rows(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
     """Split tensors along axis 0 into rows, each tensor of a row with leading dimension 1.
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from pellucid.core.canonical import INTEGER_MAX
-from pellucid.core.entry import TYPES, Formed, SubjectKeys, Writer, expand
+from pellucid.core.entry import TYPES, Formed, SubjectKeys, Writer
+from pellucid.core.expand import Expander
 from pellucid.core.record import Batch, Call, Context, Event, Record, decode_record
 from pellucid.errors import FormatError
 from pellucid.ledger.state import Numbers
@@ -26,6 +27,7 @@ EMPTY_CONTEXT = Context(0, {})
 class _Seen:
     """One writer's numbers within this step."""
 
+    is_worker: bool
     before: Numbers
     last_event: int
     last_batch: int
@@ -53,17 +55,27 @@ class Former:
         numbers: Callable[[str], Numbers],
         subject_keys: SubjectKeys,
     ) -> None:
-        self._sequencer = Writer(f"{node}/sequencer")
+        self._alerts = Expander(Writer(f"{node}/sequencer"), {}, subject_keys)
+        self._expanders: dict[str, Expander] = {}
         self._first, self._contexts = first, contexts
         self._committed, self._subject_keys = numbers, subject_keys
         self._seen: dict[str, _Seen] = {}
         self.formed: list[Formed] = []
 
     def _of(self, source: str) -> _Seen:
-        if source not in self._seen:
+        seen = self._seen.get(source)
+        if seen is None:
             before = self._committed(source)
-            self._seen[source] = _Seen(before, before.last_event, before.last_batch)
-        return self._seen[source]
+            seen = _Seen(is_worker(source), before, before.last_event, before.last_batch)
+            self._seen[source] = seen
+        return seen
+
+    def _expander(self, source: str) -> Expander:
+        found = self._expanders.get(source)
+        if found is None:
+            contexts = {0: EMPTY_CONTEXT} | self._contexts.get(source, {})
+            found = self._expanders[source] = Expander(Writer(source), contexts, self._subject_keys)
+        return found
 
     def add(self, source: str, payload: bytes, place: str) -> None:
         """Form what one record gives.
@@ -78,13 +90,14 @@ class Former:
         except FormatError as error:
             self._alert({"error": error.message, "kind": "record", "place": place}, 0)
             return
-        if isinstance(record, Context):
+        if isinstance(record, Call):
+            self._add_calls(source, record, (record,), place)
+        elif isinstance(record, Context):
             if self._try(source, record, place):
                 self._contexts.setdefault(source, {})[record.id] = record
+                self._expander(source).contexts[record.id] = record
         elif isinstance(record, Event):
             self._add_event(source, record, place)
-        elif isinstance(record, Call):
-            self._add_calls(source, record, (record,), place)
         else:
             self._add_calls(source, record, record.calls, place)
 
@@ -101,8 +114,9 @@ class Former:
         if not fresh:
             return
         if isinstance(record, Batch) and self._is_new_batch(source, record):
-            whole = msgspec.structs.replace(record, calls=tuple(fresh))
-            if self._try(source, whole, place):
+            if len(fresh) < len(calls):
+                record = msgspec.structs.replace(record, calls=tuple(fresh))
+            if self._try(source, record, place):
                 return
         for call in fresh:
             if not self._try(source, call, place):
@@ -122,19 +136,20 @@ class Former:
             self._alert({"error": "a batch without calls", "kind": "record", "place": place}, 0)
         seen, fresh = self._of(source), []
         for call in calls:
-            if not 0 < call.n <= INTEGER_MAX or not is_worker(source):
-                self._alert({"error": f"no call number: {call.n}", "kind": "record", "place": place}, 0)
-            elif seen.before.is_number_closed(call.n) or call.n in seen.closed:
-                self._alert({"call": f"{source}/{call.n}", "kind": "closed_twice"}, call.closed_ns)
+            n = call.n
+            if not 0 < n <= INTEGER_MAX or not seen.is_worker:
+                self._alert({"error": f"no call number: {n}", "kind": "record", "place": place}, 0)
+            elif n in seen.closed or seen.before.is_number_closed(n):
+                self._alert({"call": f"{source}/{n}", "kind": "closed_twice"}, call.closed_ns)
             else:
-                seen.closed.add(call.n)
+                seen.closed.add(n)
                 fresh.append(call)
         return fresh
 
     def _try(self, source: str, record: Record, place: str) -> bool:
         try:
             self._form(source, record)
-        except (FormatError, KeyError, TypeError, ValueError) as error:
+        except (FormatError, AttributeError, KeyError, TypeError, ValueError) as error:
             # from a writer of ours, but a disk or a bug must not stop the log of everyone else
             text = f"{type(error).__name__}: {error}"[:500].encode("ascii", "replace").decode()
             self._alert({"error": text, "kind": "record", "place": place}, 0)
@@ -143,15 +158,12 @@ class Former:
 
     def _form(self, source: str, record: Record) -> None:
         _check_profile(record)
-        contexts = {0: EMPTY_CONTEXT} | self._contexts.get(source, {})
-        self.formed += expand(
-            record, writer=Writer(source), contexts=contexts, subject_keys=self._subject_keys
-        )
+        self.formed += self._expander(source).expand(record)
 
     def _alert(self, data: dict[str, str], time_ns: int) -> None:
         # numbered by its index: unique, and the same when the plan is finished after a crash
         event = Event(self._first + len(self.formed), "alert", time_ns, dict(data))
-        self.formed += expand(event, writer=self._sequencer, contexts={}, subject_keys=self._subject_keys)
+        self.formed += self._alerts.expand(event)
 
     def numbers(self) -> dict[str, Numbers]:
         """Numbers of every writer concerned, as they are once these entries are committed."""

@@ -7,13 +7,11 @@ short ways are tested to equal ``core.tensor.row_digest``, ``core.decision.decid
 
 from __future__ import annotations
 
-import math
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pellucid.core import canonical
-from pellucid.core.decision import decide
+from pellucid.core.decision import make_decide
 from pellucid.core.entry import encode_outputs
 from pellucid.core.record import Row
 from pellucid.core.tensor import Tensor, rows
@@ -22,10 +20,7 @@ from pellucid.serving.digests import RowDigester
 from pellucid.serving.model import Model
 from pellucid.serving.request import InferRequest
 
-Decided = tuple[str, str] | tuple[None, None]
-Decide = Callable[[Sequence[Tensor]], Decided]
 _SHAPES_MAX: Final = 256  # limit: output shapes remembered
-_WIDTHS_MAX: Final = 64  # limit: output widths with a short way
 _DECISION_MAX: Final = 4096  # limit: it stands at the head of every segment
 
 
@@ -112,56 +107,3 @@ def deferred_facts(model: Model) -> dict[str, Any]:
     except FormatError:
         return {}
     return {"decision": dict(model.decision)} if size <= _DECISION_MAX else {}
-
-
-def make_decide(decision: Mapping[str, Any]) -> Decide:
-    """``core.decision.decide`` of one model, short for a lone FP32 output."""
-    if not decision:
-        return lambda _: (None, None)
-
-    def general(row: Sequence[Tensor]) -> Decided:
-        return decide(decision, row)
-
-    name, kind, labels = decision.get("output"), decision.get("kind"), decision.get("labels")
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        return general
-    if kind == "argmax":
-        return _argmax(name, labels, general)
-    if kind == "threshold" and len(labels) == 2 and type(decision.get("column")) is int:
-        return _threshold(name, decision["column"], float(decision["threshold"]), labels, general)
-    return general
-
-
-def _argmax(name: Any, labels: list[str], general: Decide) -> Decide:
-    unpack, size = struct.Struct(f"<{len(labels)}f").unpack, 4 * len(labels)
-
-    def argmax(row: Sequence[Tensor]) -> Decided:
-        tensor = row[0]
-        if tensor.name != name or tensor.datatype != "FP32" or len(tensor.data) != size:
-            return general(row)
-        scores = unpack(tensor.data)
-        best = max(scores)
-        # doubles that hold 32-bit floats cannot overflow when added
-        return (labels[scores.index(best)], f"{best:.6f}") if math.isfinite(sum(scores)) else (None, None)
-
-    return argmax
-
-
-def _threshold(name: Any, column: int, threshold: float, labels: list[str], general: Decide) -> Decide:
-    below, above = labels
-    # widths that hold the column; wider outputs take the general way
-    widths = range(column + 1, _WIDTHS_MAX) if column >= 0 else range(0)
-    unpackers = {4 * width: struct.Struct(f"<{width}f").unpack for width in widths}
-
-    def decided(row: Sequence[Tensor]) -> Decided:
-        tensor = row[0]
-        unpack = unpackers.get(len(tensor.data))
-        if unpack is None or tensor.name != name or tensor.datatype != "FP32":
-            return general(row)
-        scores = unpack(tensor.data)
-        if not math.isfinite(sum(scores)):
-            return None, None
-        score = scores[column]
-        return (above, f"{score:.6f}") if score >= threshold else (below, f"{1.0 - score:.6f}")
-
-    return decided

@@ -19,7 +19,8 @@ from pellucid.core.checkpoint import Checkpoint, sign_checkpoint
 from pellucid.core.decision import decide
 from pellucid.core.digest import sha256
 from pellucid.core.dsse import sign_bundle
-from pellucid.core.entry import Formed, Opening, Writer, encode_outputs, expand
+from pellucid.core.entry import Formed, Opening, Writer, encode_outputs
+from pellucid.core.expand import expand
 from pellucid.core.manifest import folder_name, make_manifest
 from pellucid.core.merkle.hashing import hash_leaf, root_of
 from pellucid.core.merkle.tile import TILE_WIDTH, encode_bundle, entries_path, grow_tiles

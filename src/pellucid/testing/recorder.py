@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pellucid.core import canonical
-from pellucid.core.entry import Formed, Writer, expand
+from pellucid.core.entry import Formed, Writer
+from pellucid.core.expand import expand
 from pellucid.core.record import (
     OUTCOMES,
     PERSONAL,
