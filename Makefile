@@ -9,7 +9,7 @@ export ORT_DISABLE_TELEMETRY := 1
 export PYTHONDONTWRITEBYTECODE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help dev demo test ci check fix crash fuzz vectors docs proto bench bench-ledger bench-peers judges lock clean
+.PHONY: help dev demo test ci check fix crash fuzz vectors docs proto bench bench-hostile bench-ledger bench-peers judges lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -74,6 +74,9 @@ bench: bench-ledger bench-peers ## ratios, half an hour on a quiet machine; writ
 
 bench-ledger: $(VENV)/.installed-test ## with and without the ledger
 	@$(BIN)/python bench/bench.py $(ARGS)
+
+bench-hostile: $(VENV)/.installed-test ## ten thousand idle connections and other hostile clients; draws memory
+	@$(BIN)/python bench/hostile.py $(ARGS)
 
 bench-peers: $(VENV)/.installed-test ## beside Triton, MLServer, KServe, Mosec (ARGS=--install brings them)
 	@$(BIN)/python bench/compare.py $(ARGS)
