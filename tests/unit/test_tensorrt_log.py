@@ -306,6 +306,9 @@ def test_a_layer_inside_an_if_is_its_node_s_and_stands_within_the_if() -> None:
     assert not found.strangers
     single = parse_layers(dump(in_branches("n7" + INNER))).layers[0]
     assert not single.is_fused
+    # the builder names the ``If`` among the nodes as well
+    assert not parse_layers(dump(in_branches("if_0", "n7" + OUTER))).layers[0].is_fused
+    assert parse_layers(dump(in_branches("if_0", "n7" + OUTER, "n8" + OUTER))).layers[0].is_fused
     assert single.onnx_layers == ("n7",)
 
 

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pellucid.build.drawing_graph import Graph, GraphNode, lowest
+from pellucid.build.drawing_graph import Graph, GraphNode
+from pellucid.core.facts import lowest
 
 ROWS_MAX: Final = 18  # operations listed in one box; the rest is counted
 CONSTANTS_MAX: Final = 12  # operations on constants drawn; more are counted

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pellucid.core.facts import COMPUTES, lowest
+
 _NAMES: Final = {
     1: "FP32", 2: "UINT8", 3: "INT8", 4: "UINT16", 5: "INT16", 6: "INT32", 7: "INT64", 8: "BYTES", 9: "BOOL",
     10: "FP16", 11: "FP64", 12: "UINT32", 13: "UINT64", 16: "BF16", 17: "FP8", 18: "FP8", 19: "FP8",
     20: "FP8", 21: "UINT4", 22: "INT4", 23: "FP4",
 }  # fmt: skip
-_COMPUTES: Final = ("FP4", "INT4", "UINT4", "FP8", "INT8", "UINT8", "FP16", "BF16", "FP32", "FP64")
 _NO_DATA: Final = {"Shape", "Size"}  # their output is the same whatever the numbers are
 
 
@@ -120,13 +121,7 @@ def _given(node: Any, taken: Sequence[str]) -> str:
         return taken[1] if len(taken) > 1 else ""
     if node.op_type in ("QuantizeLinear", "QLinearConv", "QLinearMatMul"):
         return taken[-1] if taken and taken[-1] in ("INT8", "UINT8") else ""
-    return next((kind for kind in taken if kind in _COMPUTES), "")
-
-
-def lowest(kinds: Sequence[str | None]) -> str:
-    """The narrowest datatype that computes, else the first that is known, else ``""``."""
-    found = [kind for kind in _COMPUTES if kind in kinds]
-    return found[0] if found else next((kind for kind in kinds if kind), "")
+    return next((kind for kind in taken if kind in COMPUTES), "")
 
 
 def _type(value: Any) -> str:

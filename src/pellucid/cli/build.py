@@ -80,7 +80,9 @@ def _layers(facts: dict[str, Any]) -> str:
     if facts.get("layers_reason"):
         return f"not known: {facts['layers_reason']}"
     operators, layers = counted(len(facts["nodes"]), "operator"), counted(len(facts["layers"]), "layer")
-    return f"{operators} became {layers}, {facts['fused_layers']} fused"
+    inner = facts.get("inner_nodes")
+    more = f"; {counted(inner, 'operator')} inside branches and loops are not told apart" if inner else ""
+    return f"{operators} became {layers}, {facts['fused_layers']} fused{more}"
 
 
 def _measured(folder: Path) -> list[tuple[str, str]]:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+COMPUTES: Final = ("FP4", "INT4", "UINT4", "FP8", "INT8", "UINT8", "FP16", "BF16", "FP32", "FP64")
+"""Datatypes that layers compute in, the narrowest first."""
 _NO_WORK: Final = {"Identity", "Dropout", "Constant"}
 _QUANTISED: Final = {
     "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeMatMul",
@@ -83,6 +85,12 @@ class _Sides:
             else:
                 waiting += [name for name in maker.inputs if name and name not in self.engine.constants]
         return found
+
+
+def lowest(kinds: Sequence[str | None]) -> str:
+    """The narrowest datatype that computes, else the first that is known, else ``""``."""
+    found = [kind for kind in COMPUTES if kind in kinds]
+    return found[0] if found else next((kind for kind in kinds if kind), "")
 
 
 def _sides(source: Graph, engine: Graph, renamed: Mapping[str, str]) -> _Sides:

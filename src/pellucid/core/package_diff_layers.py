@@ -22,6 +22,7 @@ _ALIGNMENT: Final = re.compile(r"align(?:ment)?[a-c]?_?(\d{1,4})|ldg(\d{1,4})", 
 _VECTOR: Final = re.compile(r"[(,]\s*1:(\d{1,3})[,)]", re.ASCII)
 _FEATURES: Final = ("winograd", "tensorop", "tensor", "fft")
 _SHOWN_MAX: Final = 6  # limit: nodes named in one sentence
+_GROUPS_MAX: Final = 4  # limit: layers of each side named in one sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,7 @@ class _Waiting:
 
 def _fusion(a: list[frozenset[str]], b: list[frozenset[str]], first: Groups, second: Groups) -> Difference:
     kernels = [k for n in a for k in first[n]], [k for n in b for k in second[n]]
-    texts = ["; ".join(name_of(nodes) for nodes in side) for side in (a, b)]
+    texts = [_listed(side) for side in (a, b)]
     counts = [f"{len(side)} layer{'s' * (len(side) != 1)}" for side in kernels]
     is_lost, is_gained = len(kernels[0]) < len(kernels[1]), len(kernels[0]) > len(kernels[1])
     verb = "split" if is_lost else "merged" if is_gained else "cut in another way"
@@ -252,6 +253,11 @@ def _fusion(a: list[frozenset[str]], b: list[frozenset[str]], first: Groups, sec
     rank = FUSION_GAINED if is_gained else FUSION_LOST
     weight = max(weight_of(kernels[0]), weight_of(kernels[1]))
     return Difference(rank, "fusions", subject, texts[0], texts[1], words, reason, weight)
+
+
+def _listed(groups: list[frozenset[str]]) -> str:
+    more = f"; and {len(groups) - _GROUPS_MAX} more" if len(groups) > _GROUPS_MAX else ""
+    return "; ".join(name_of(nodes) for nodes in groups[:_GROUPS_MAX]) + more
 
 
 def _reformats(a: Sequence[Kernel], b: Sequence[Kernel]) -> Iterator[Difference]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pellucid.core import canonical, strict_yaml
 from pellucid.core.digest import sha256
+from pellucid.core.facts import lowest
 from pellucid.core.tensorrt_classic import ClassicLayer, ClassicLog
 from pellucid.core.tensorrt_layers import DEFERRED, Layer
 from pellucid.core.tensorrt_log import LogFacts
@@ -134,12 +135,12 @@ def _kernel(layer: Mapping[str, Any], known: Mapping[str, str]) -> Kernel:
     edges = [*layer.get("inputs", []), *layer.get("outputs", [])]
     tensors = [*edges, *layer.get("constants", [])]
     shapes = tuple(tuple(t.get("shape") or ()) for t in tensors)
-    inputs = [t.get("datatype") for t in layer.get("inputs", [])]
+    types = [t.get("datatype") for t in edges]
     return Kernel(
         name=layer["name"], op=layer["op"],
         nodes=frozenset(known.get(name, name) for name in layer["nodes"]),
         tactic=layer.get("tactic") or "",
-        precision=layer["precision"] if "precision" in layer else next(iter(inputs), None),
+        precision=layer["precision"] if "precision" in layer else lowest(types) or None,
         formats=tuple(t.get("format", "") for t in edges), shapes=shapes[: len(edges)],
         size=sum(map(_elements, shapes)), is_reformat=layer.get("reformat") is True,
     )  # fmt: skip

@@ -76,8 +76,8 @@ class Layer:
 
     @property
     def is_fused(self) -> bool:
-        """More than one ONNX node went into it."""
-        return len(set(self.onnx_layers)) > 1
+        """More than one ONNX node went into it; the ``If`` that it stands in is a place, no part of it."""
+        return len(set(self.onnx_layers) - set(self.within)) > 1
 
     @property
     def is_quantized(self) -> bool:

@@ -88,6 +88,7 @@ class OnnxRuntimeBackend:
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
         facts["initializers_removed"] = sorted(set(source.initializers) - set(built.initializers))
+        facts["inner_nodes"] = source.inner
         facts["fingerprint"] = built.fingerprint
         facts["tactics"] = "chosen at run time: this backend picks kernels by instruction set when it loads"
         return facts | log_facts

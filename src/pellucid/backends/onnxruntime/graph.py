@@ -33,6 +33,7 @@ class Read:
     Attributes:
         fingerprint: Digest of operators, attributes and wiring, without names and weights.
         unnamed: Names that were made up here, for nodes without one.
+        inner: Nodes of graphs inside nodes (``If``, ``Loop``, ``Scan``), which ``graph`` leaves out.
     """
 
     graph: Graph
@@ -40,6 +41,7 @@ class Read:
     weights_bytes: int
     fingerprint: str
     unnamed: frozenset[str]
+    inner: int
 
 
 def renamed(source: Graph, engine: Graph) -> dict[str, str]:
@@ -74,7 +76,17 @@ def read(raw: bytes) -> Read:
     outputs = tuple(value.name for value in model.graph.output)
     graph = Graph(nodes, frozenset(initializers), outputs, _datatypes(model))
     unnamed = frozenset(_made_up(n) for n in model.graph.node if not n.name)
-    return Read(graph, initializers, weights, _fingerprint(model), unnamed)
+    return Read(graph, initializers, weights, _fingerprint(model), unnamed, _inner(model.graph))
+
+
+def _inner(graph: onnx.GraphProto) -> int:
+    inside = [
+        part
+        for node in graph.node
+        for a in node.attribute
+        for part in [*([a.g] if a.HasField("g") else []), *a.graphs]
+    ]
+    return sum(len(part.node) + _inner(part) for part in inside)
 
 
 def _lightened(tensor: onnx.TensorProto) -> int:

@@ -45,7 +45,10 @@ def _graphs(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Sizes of the graph as given and of the one the builder got, which canonicalisation makes another."""
     given = facts.get("source_nodes")
     rows = [("Operators of the source graph", f"{given:,}")] if given is not None else []
-    return [*rows, ("Operators of the graph that the builder got", f"{len(facts['nodes']):,}")]
+    got, inner = f"{len(facts['nodes']):,}", facts.get("inner_nodes")
+    if inner:
+        got += f", and {inner:,} inside branches and loops, whose layers this builder does not tell apart"
+    return [*rows, ("Operators of the graph that the builder got", got)]
 
 
 def _table(facts: Mapping[str, Any]) -> Table:
@@ -69,7 +72,10 @@ def _kind(layer: Mapping[str, Any]) -> str:
 def _made_of(layer: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
     if not layer["nodes"]:
         return f"{layer['name']}, made by the builder itself"
-    return _names([f"{name} ({kinds[name]})" if kinds.get(name) else name for name in layer["nodes"]], " + ")
+    told = {name: f"{name} ({kinds[name]})" if kinds.get(name) else name for name in layer["nodes"]}
+    within = set(layer.get("within") or ())
+    inside = f", inside {_names([told.get(n, n) for n in layer['within']])}" if within else ""
+    return _names([told[name] for name in layer["nodes"] if name not in within], " + ") + inside
 
 
 def _removed(names: list[str]) -> str:
