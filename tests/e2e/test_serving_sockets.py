@@ -6,7 +6,7 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -388,6 +388,28 @@ def test_clients_that_say_nothing_or_never_finish_are_let_go(door: Door, monkeyp
         ((status, headers, _),) = answers(connection.recv(65_536))
     assert status == 504
     assert door.call(headers).error == "deadline"
+
+
+def test_bodies_that_are_not_whole_at_a_stop_or_never_will_be_are_closed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pellucid.servers.http.serve.GRACE_S", 0)
+    recorder = MemoryRecorder()
+
+    def until(is_so: Callable[[], bool]) -> None:
+        limit = time.monotonic() + 20
+        while not is_so():
+            assert time.monotonic() < limit
+
+    with running(make_plane([echo_model()], recorder)) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as gone:
+            gone.sendall(post(b'{"inputs"', "content-length: 100"))
+            until(lambda: bool(recorder.open))
+        until(lambda: not recorder.open)
+        stays = socket.create_connection(("127.0.0.1", port), timeout=10)
+        stays.sendall(post(b'{"inputs"', "content-length: 100"))
+        until(lambda: bool(recorder.open))
+    stays.close()
+    assert not recorder.open
+    assert [(c.outcome, c.error) for c in recorder.calls()] == [("refused", "deadline")] * 2
 
 
 @pytest.mark.parametrize("name", ["header", "target", "line breaks", "chunk extension", "trailer"])

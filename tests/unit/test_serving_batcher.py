@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from pellucid.core.entry import decode_outputs
-from pellucid.core.tensor import TensorSpec
+from pellucid.core.tensor import Tensor, TensorSpec, row_digest
 from pellucid.errors import DiskFullError
+from pellucid.serving.digests import LARGE, RowDigester
 from pellucid.serving.limits import Limits
 from pellucid.testing.plane import ask, echo_model, exchange, make_plane
 from pellucid.testing.recorder import MemoryRecorder
@@ -200,6 +201,34 @@ def test_slow_engines_leave_the_loop_free_and_what_comes_meanwhile_shares_the_ne
     asyncio.run(go())
     plane.pool.close()
     assert session.batches == [1, 4]
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("inline_max_ns", [-1, 10**12])
+def test_large_inputs_are_digested_where_the_engine_runs(
+    rows: int, inline_max_ns: int, monkeypatch: pytest.MonkeyPatch
+):
+    spec = TensorSpec("x", "FP32", (-1, LARGE // 4))
+    recorder, threads = MemoryRecorder(), []
+    plane = make_plane([echo_model("echo", spec)], recorder, Limits(inline_max_ns=inline_max_ns))
+    digests = RowDigester.digests
+
+    def watched(self: RowDigester, tensors: Any, *, batched: bool) -> list[bytes]:
+        threads.append(threading.current_thread().name)
+        return digests(self, tensors, batched=batched)
+
+    monkeypatch.setattr(RowDigester, "digests", watched)
+    data = b"\0\0\x80\x3f" * (rows * LARGE // 4)
+    item = {"name": "x", "shape": [rows, LARGE // 4], "datatype": "FP32"}
+    head = json.dumps({"inputs": [item | {"parameters": {"binary_data_size": len(data)}}]}).encode()
+    headers = [("Inference-Header-Content-Length", str(len(head)))]
+    assert exchange(plane, [("POST", URL, head + data, headers)])[0].status == 200
+    plane.pool.close()
+    (call,) = recorder.calls()
+    expected = row_digest([Tensor("x", "FP32", (1, LARGE // 4), data[:LARGE])])
+    assert [row.input for row in call.rows] == [expected] * rows
+    if inline_max_ns < 0:
+        assert threads[0].startswith("engine")
 
 
 def test_a_caller_who_gives_up_is_closed_all_the_same():

@@ -58,6 +58,8 @@ def place(parts: Sequence[tuple[int, Tensor]], bucket: int) -> Tensor:
     """
     first = parts[0][1]
     rest = first.shape[1:]
+    if len(parts) == 1 and parts[0][0] == 0 and first.shape[0] == bucket:
+        return first  # nothing to lay beside it
     zero = _zero_row(first)
     chunks: list[Buffer] = []
     position = 0

@@ -193,7 +193,8 @@ class Batcher:
             self._finish(calls, slots, bucket, started, self._worker.run(parts, bucket))
         else:
             self._busy = True
-            self._worker.start(parts, bucket, partial(self._hand_over, calls, slots, bucket, started))
+            done = partial(self._hand_over, calls, slots, bucket, started)
+            self._worker.start(parts, bucket, done, partial(self._closer.prepare, calls))
 
     def _take(self) -> tuple[list[OpenCall], int]:
         """Calls that share the next batch, in order of arrival."""

@@ -80,6 +80,12 @@ class Closer:
                 kept += nbytes
         return tuple(records if kept <= KEPT_MAX else map(self._without_outputs, records)), done
 
+    def prepare(self, calls: Sequence[OpenCall]) -> None:
+        """What can be made of large calls before they ran, on whatever thread."""
+        if self.recording:
+            for call in calls:
+                self._rows.prepare(call.parsed)
+
     def expire(self, call: OpenCall, error: PellucidError, closed_ns: int) -> Call:
         """Record of a call that waited longer than it wanted to."""
         now = self._now()

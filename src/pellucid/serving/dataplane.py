@@ -190,7 +190,7 @@ class Dataplane:
         self, call: OpenCall, model: str, version: str | None, body: bytes, header_length: int | None
     ) -> Answer:
         """Run a call whose request is a body of JSON and binary tensors; raises as ``run``."""
-        return await self.run(call, model, version, len(body), partial(self._read, body, header_length))
+        return await self.run(call, model, version, len(body), partial(self._read, body, header_length, None))
 
     async def run(self, call: OpenCall, model: str, version: str | None, size: int, read: Read) -> Answer:
         """Run a call.
@@ -215,13 +215,18 @@ class Dataplane:
         body: bytes,
         header_length: int | None,
         reply: Reply,
+        tail: bytes | None = None,
     ) -> None:
         """Put a call into its batcher's queue; ``reply`` hears how it ended, later, on this thread.
+
+        Args:
+            tail: What follows the head, where ``body`` is no more than that.
 
         Raises:
             PellucidError: Why it was refused (the door then calls ``refuse``).
         """
-        self.submit(call, model, version, len(body), partial(self._read, body, header_length), reply)
+        size = len(body) if tail is None else len(body) + len(tail)
+        self.submit(call, model, version, size, partial(self._read, body, header_length, tail), reply)
 
     def submit(
         self, call: OpenCall, model: str, version: str | None, size: int, read: Read, reply: Reply
@@ -237,9 +242,14 @@ class Dataplane:
         call.queued = True
 
     def _read(
-        self, body: bytes, header_length: int | None, signature: Signature, personal: dict[str, str]
+        self,
+        body: bytes,
+        header_length: int | None,
+        tail: bytes | None,
+        signature: Signature,
+        personal: dict[str, str],
     ) -> InferRequest:
-        return read_infer(body, header_length, signature, personal, self.manage.regions)
+        return read_infer(body, header_length, signature, personal, self.manage.regions, tail)
 
     def _parse(self, call: OpenCall, model: Model, read: Read) -> None:
         request = read(model.signature, call.personal)

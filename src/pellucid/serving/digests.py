@@ -7,9 +7,10 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from pellucid.core.tensor import ROW_DOMAIN, Tensor, encode_head, row_digest, rows
+from pellucid.core.tensor import ROW_DOMAIN, Buffer, Tensor, encode_head, row_digest, rows
 
 _SHAPES_MAX: Final = 256  # limit: models with variable trailing dimensions make one plan a shape
+LARGE: Final = 65_536  # bytes of a row from which a copy of it costs more than a second call
 
 
 class RowDigester:
@@ -47,15 +48,14 @@ class RowDigester:
             if len(self._heads) >= _SHAPES_MAX:
                 self._heads.clear()
             head = self._heads[tensor.shape] = _make_plan((tensor,))[0][0]
-        return hashlib.sha256(head + tensor.data).digest()
+        return _sha256(head, tensor.data)
 
     def _single(self, tensor: Tensor) -> list[bytes]:
         if tensor.shape[0] == 1:
             return [self.one(tensor)]
         ((head, size),) = self._plan((tensor,))
-        sha256 = hashlib.sha256
         view = memoryview(tensor.data)
-        return [sha256(head + view[start : start + size]).digest() for start in range(0, len(view), size)]
+        return [_sha256(head, view[start : start + size]) for start in range(0, len(view), size)]
 
     def _several(self, tensors: Sequence[Tensor]) -> list[bytes]:
         plan = self._plan(tensors)
@@ -68,6 +68,14 @@ class RowDigester:
                 hasher.update(view[number * size : (number + 1) * size])
             digests.append(hasher.digest())
         return digests
+
+
+def _sha256(head: bytes, data: Buffer) -> bytes:
+    if len(data) < LARGE:
+        return hashlib.sha256(head + data).digest()
+    hasher = hashlib.sha256(head)
+    hasher.update(data)
+    return hasher.digest()
 
 
 def _make_plan(tensors: Sequence[Tensor]) -> tuple[tuple[bytes, int], ...]:

@@ -55,6 +55,7 @@ class InferRequest(msgspec.Struct, gc=False):
         classes: By index of an output, how many of its best classes are wanted instead of it.
         places: By index of an output, where in shared memory it goes instead of into the answer.
         timeout_us: Longest time the caller lets it wait in the queue; 0 is no limit.
+        digests: Of its rows, where they were made before its record.
         render: How the door that it came through makes the answer; ``None``: as JSON.
     """
 
@@ -71,6 +72,7 @@ class InferRequest(msgspec.Struct, gc=False):
     places: dict[int, Place] | None = None
     timeout_us: int = 0
     render: Render | None = None
+    digests: list[bytes] | None = None
 
 
 def parse_infer(

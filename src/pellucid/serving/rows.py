@@ -16,7 +16,7 @@ from pellucid.core.entry import encode_outputs
 from pellucid.core.record import Row
 from pellucid.core.tensor import Tensor, rows
 from pellucid.errors import FormatError
-from pellucid.serving.digests import RowDigester
+from pellucid.serving.digests import LARGE, RowDigester
 from pellucid.serving.model import Model
 from pellucid.serving.request import InferRequest
 
@@ -48,7 +48,16 @@ class Rows:
 
     def of_inputs(self, request: InferRequest) -> tuple[Row, ...]:
         """Rows of a call that has no outputs."""
-        return tuple([Row(d) for d in self._inputs.digests(request.tensors, batched=self._batched)])
+        return tuple([Row(digest) for digest in self._digests(request)])
+
+    def prepare(self, request: InferRequest) -> None:
+        """Digest a large input ahead, on whatever thread: it takes longer than many calls."""
+        if request.nbytes >= LARGE:
+            request.digests = self._inputs.digests(request.tensors, batched=self._batched)
+
+    def _digests(self, request: InferRequest) -> list[bytes]:
+        made = request.digests
+        return self._inputs.digests(request.tensors, batched=self._batched) if made is None else made
 
     def of(self, request: InferRequest, outputs: Sequence[Tensor]) -> tuple[Row, ...]:
         """Rows of a call that was computed.
@@ -58,13 +67,14 @@ class Rows:
         """
         if self._plain and request.rows == 1:
             output = outputs[0]
-            read = self._inputs.one(request.tensors[0])
+            made = request.digests
+            read = self._inputs.one(request.tensors[0]) if made is None else made[0]
             head = self._deferred.get(output.shape)
             if head is not None:
                 # digest and decision follow from the kept output: the sequencer makes them
                 return (Row(read, value=head + output.data),)
             return (self._first(read, output),)
-        digests = self._inputs.digests(request.tensors, batched=self._batched)
+        digests = self._digests(request)
         given_digests = self._outputs.digests(outputs, batched=self._batched)
         parts = [tuple(outputs)] if request.rows == 1 or not self._batched else rows(outputs)
         return tuple([self._row(*each) for each in zip(digests, given_digests, parts, strict=True)])

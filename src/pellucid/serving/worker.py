@@ -51,11 +51,22 @@ class Worker:
             text = f"engine {self._name}: expected outputs, got {type(error).__name__}: {error!s:.300}"
             return Execution([], self._now() - started, PellucidError(text))
 
-    def start(self, parts: Parts, bucket: int, done: Callable[[Execution], None]) -> None:
-        """Run on the worker's thread; ``done`` is called there."""
+    def start(
+        self,
+        parts: Parts,
+        bucket: int,
+        done: Callable[[Execution], None],
+        before: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Run on the worker's thread; ``before`` and ``done`` are called there."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        future: Future[Execution] = self._executor.submit(self.run, parts, bucket)
+
+        def run() -> Execution:
+            before()
+            return self.run(parts, bucket)
+
+        future: Future[Execution] = self._executor.submit(run)
         future.add_done_callback(lambda finished: done(finished.result()))
 
     def swap(self, session: Session) -> Session:

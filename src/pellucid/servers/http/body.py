@@ -38,13 +38,20 @@ async def read_body(
         raise too_large(size_max, announced[:20].decode())
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S) as deadline:
-            with slow.hold(deadline, lambda: give_up(_late())):
+
+            def pushed_out() -> None:
+                # its reader hears of a deadline only a turn later, and a burst of others may come before
+                give_up(too_late())
+                deadline.reschedule(asyncio.get_running_loop().time())
+
+            with slow.hold(deadline, pushed_out):
                 return await _gather(receive, size_max, partial(slow.grow, deadline))
     except TimeoutError:
-        raise _late() from None
+        raise too_late() from None
 
 
-def _late() -> DeadlineError:
+def too_late() -> DeadlineError:
+    """The refusal of a body that did not come in time."""
     return DeadlineError(
         f"body: expected all of it within {BODY_TIMEOUT_S:.0f} s, sooner where many are slow, got less"
     )

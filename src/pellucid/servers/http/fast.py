@@ -12,31 +12,18 @@ the digits of its length needs no parser: what the parser said of that head hold
 from __future__ import annotations
 
 import re
-import sys
-import traceback
 from functools import lru_cache
 from typing import Any, Final
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from pellucid.errors import PellucidError
-from pellucid.servers.http.app import FAULT, HttpDoor, answer_of, error_of, header_length
-from pellucid.servers.http.body import COMPRESS_MIN
-from pellucid.servers.http.callers import short_knock
+from pellucid.servers.http.app import HttpDoor
+from pellucid.servers.http.pieces import Piece, PiecesCycle
 from pellucid.servers.http.protocol import DoorProtocol, is_host
 from pellucid.servers.http.routes import Route, find_route
-from pellucid.serving.answer import Answer
-from pellucid.serving.call import OpenCall
+from pellucid.servers.http.short import ShortCycle
 
-_LENGTH: Final = b"inference-header-content-length"
 _SLOW: Final = frozenset([b"content-encoding", b"transfer-encoding", b"expect", b"upgrade"])
-_OK: Final = STATUS_LINE[200]
-_CLOSE: Final = b"connection: close\r\n"
-_JSON: Final = b"content-type: application/json\r\npellucid-call: "
-_BINARY: Final = (
-    b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\npellucid-call: "
-)
 _HEAD_MAX: Final = 2_048  # limit: bytes of a head that a connection remembers
 _DIGITS: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)\r\n", re.IGNORECASE)
 
@@ -45,15 +32,6 @@ _DIGITS: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)\r\n", re.IGNORE
 def _inference_route(url: bytes) -> Route | None:
     route = find_route(httptools.parse_url(url).path)
     return route if route.kind == "infer" and route.problem is None else None
-
-
-class _Nobody:
-    """Nobody waits for the body of a request that came whole."""
-
-    def set(self) -> None: ...
-
-
-_NOBODY: Final = _Nobody()
 
 
 class KnownHead:
@@ -67,8 +45,8 @@ class KnownHead:
         self.before, self.after = before, after
         self.route, self.headers, self.keep_alive = route, headers, keep_alive
 
-    def body_of(self, data: bytes, size_max: int) -> bytes | None:
-        """Body of one whole request with this head; ``None`` where it is anything else."""
+    def find(self, data: bytes) -> tuple[int, int] | None:
+        """Where the body of a request with this head begins, and its size; ``None`` for another head."""
         start = len(self.before)
         if not data.startswith(self.before):
             return None
@@ -76,92 +54,7 @@ class KnownHead:
         digits = data[start:stop]
         if stop < 0 or not digits.isdigit() or not data.startswith(self.after, stop):
             return None
-        begin, size = stop + len(self.after), int(digits)
-        return data[begin:] if size <= size_max and len(data) == begin + size else None
-
-
-class FastCycle:
-    """One such call: what the connection asks of a cycle, and what the batcher asks of a reply."""
-
-    __slots__ = (
-        "_accepts", "_call", "_door", "_protocol", "body", "disconnected", "keep_alive", "message_event",
-        "more_body", "response_complete",
-    )  # fmt: skip
-
-    def __init__(self, protocol: FastProtocol, accepts: bytes | None, *, keep_alive: bool) -> None:
-        self._protocol, self._door, self._accepts = protocol, protocol.door, accepts
-        self._call: OpenCall | None = None
-        self.keep_alive, self.message_event, self.body = keep_alive, _NOBODY, b""
-        self.disconnected = self.more_body = self.response_complete = False
-
-    def run(self, route: Route, headers: dict[bytes, bytes], body: bytes) -> None:
-        """Hand the call to its batcher, or answer why not."""
-        plane, client = self._door.plane, self._protocol.client
-        peer, trace = client[0] if client else "", headers.get(b"traceparent")
-        call: OpenCall | None = None
-        try:
-            if plane.doors is None:
-                self._call = call = plane.accept(peer, trace)
-            else:
-                knock = short_knock(peer, headers, self._protocol.names, len(body), plane.doors)
-                self._call = call = plane.accept_from(knock, trace)
-                plane.admit(call, knock)
-            length = header_length(headers[_LENGTH]) if _LENGTH in headers else None
-            plane.start(call, route.model, route.version, body, length, self)
-        except PellucidError as error:
-            self.set_exception(error)
-        except Exception:
-            traceback.print_exc(file=sys.stderr)
-            self._write(500, [(b"content-type", b"application/json")], FAULT)
-        finally:
-            if call is not None:
-                plane.abandon(call)
-
-    # -- what a reply is --------------------------------------------------------------------------
-
-    def done(self) -> bool:
-        """True when nobody waits any more."""
-        return self.response_complete or self.disconnected
-
-    def set_result(self, answer: Answer) -> None:
-        """Send the answer."""
-        body, size = answer.body, answer.json_size
-        if self._door.plane.tracer is not None or (self._accepts and len(body) >= COMPRESS_MIN):
-            headers, body = answer_of(answer, self._accepts)
-            assert self._call is not None
-            self._write(200, [*headers, *self._door.traced(self._call)], body)
-            return
-        self._send(b"".join([
-            _OK, self._protocol.standing_headers(), _JSON if size is None else _BINARY % size,
-            answer.call.encode(), b"\r\npellucid-trace: ", answer.trace.encode(),
-            b"\r\n" if self.keep_alive else b"\r\n" + _CLOSE, b"content-length: %d\r\n\r\n" % len(body), body,
-        ]))  # fmt: skip
-
-    def set_exception(self, error: PellucidError) -> None:
-        """Record the refusal where the call did not run, and say why."""
-        if self._call is None:
-            self._write(*error_of(error))
-            return
-        told = self._door.refuse(self._call, error)
-        self._write(*error_of(told, self._door.marks(self._call)))
-
-    def _write(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        lines = [b"%s: %s\r\n" % header for header in headers]
-        if (b"connection", b"close") in headers:
-            self.keep_alive = False
-        elif not self.keep_alive:
-            lines.append(_CLOSE)
-        length = b"content-length: %d\r\n\r\n" % len(body)
-        self._send(b"".join([STATUS_LINE[status], self._protocol.standing_headers(), *lines, length, body]))
-
-    def _send(self, data: bytes) -> None:
-        protocol = self._protocol
-        if not self.disconnected:
-            protocol.transport.write_whole(data)
-        self.response_complete = True
-        if not self.keep_alive:
-            protocol.transport.close()
-        protocol.on_response_complete()
+        return stop + len(self.after), int(digits)
 
 
 class FastProtocol(DoorProtocol):
@@ -177,26 +70,30 @@ class FastProtocol(DoorProtocol):
         self._body_max = self.door.plane.limits.body_max_bytes
         self._head: KnownHead | None = None
         self._between = True  # the parser waits for the first byte of a request
-        self._whole: tuple[Route, bool] | None = (
-            None  # of the only request in this very read, if it was short
+        self._begun: tuple[Route, bool] | None = (
+            None  # route and keep-alive of the call that began in this very read
         )
+        self._gathered: PiecesCycle | None = None  # whose body comes now
 
     def data_received(self, data: bytes) -> None:
+        if self._gathered is not None:
+            self._gather(data)
+            return
         head = self._head
         if head is not None and self._between and self._is_free() and not self._is_done_for():
-            body = head.body_of(data, self._body_max)
-            if body is not None:
-                self._run_known(head, body)
+            found = head.find(data)
+            if found is not None and self._run_known(head, data, *found):
                 return
-        was_between, self._whole = self._between, None
+        was_between, self._begun = self._between, None
         super().data_received(data)
-        if self._whole is not None and was_between:
-            self._remember(data, *self._whole)
-        if self._route is not None:  # its body did not come whole
-            self._route, parts = None, self._parts
-            super().on_headers_complete()
-            for part in parts:
-                super().on_body(part)
+        if self._route is not None:
+            self._go_on_in_pieces(self._route)
+        if self._begun is not None and was_between:
+            self._remember(data, *self._begun)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._gathered = None
 
     def _is_free(self) -> bool:
         """Nothing is waited for on this connection."""
@@ -208,25 +105,64 @@ class FastProtocol(DoorProtocol):
         """Nothing that comes is read any more."""
         return self.transport.lingering or self._deaf or self._refusal is not None
 
-    def _run_known(self, head: KnownHead, body: bytes) -> None:
-        """What the parser would have led to."""
+    def _run_known(self, head: KnownHead, data: bytes, begin: int, size: int) -> bool:
+        """Do what the parser would have led to; False, and nothing is done, where more or too much came."""
+        more = begin + size - len(data)
+        if more < 0 or size > self._body_max:
+            return False
+        accepts, keep_alive = head.headers.get(b"accept-encoding"), head.keep_alive and not self.door.retiring
+        if more:
+            gathered = PiecesCycle(self, accepts, keep_alive=keep_alive)
+            self._begin(gathered, head.route, head.headers, size)
+            self._gather(memoryview(data)[begin:])
+            return True
         self.end_head()
-        self.cycle = cycle = FastCycle(
-            self,
-            head.headers.get(b"accept-encoding"),
-            keep_alive=head.keep_alive and not self.door.retiring,
-        )
-        cycle.run(head.route, head.headers, body)
+        self.cycle = cycle = ShortCycle(self, accepts, keep_alive=keep_alive)
+        cycle.run(head.route, head.headers, data[begin:])
         if self._head_timer is None and self._is_idle():
             self._arm()
+        return True
+
+    # -- bodies in pieces -------------------------------------------------------------------------
+
+    def _go_on_in_pieces(self, route: Route) -> None:
+        """The head is read, its body is not whole: from here on its bytes need no parser."""
+        keep_alive = self.parser.should_keep_alive()
+        self._begun = route, keep_alive
+        self._route, parts, known = None, self._parts, self._known
+        keep_alive = keep_alive and not self.door.retiring
+        gathered = PiecesCycle(self, known.get(b"accept-encoding"), keep_alive=keep_alive)
+        self.parser, self._between = self.new_parser(), True
+        self._begin(gathered, route, known, int(known[b"content-length"]))
+        for part in parts:
+            gathered.take(part)
+
+    def _begin(self, gathered: PiecesCycle, route: Route, headers: dict[bytes, bytes], size: int) -> None:
+        self.end_head()
+        self.cycle = self._gathered = gathered
+        gathered.begin(route, headers, size)
+
+    def _gather(self, data: Piece) -> None:
+        gathered = self._gathered
+        assert gathered is not None
+        if self.transport.lingering:
+            self.drop(len(data))
+            return
+        rest = gathered.take(data)
+        if not gathered.left:
+            self._gathered = None
+            if rest:
+                self.data_received(bytes(rest))
+            elif self._head_timer is None and self._is_idle():
+                self._arm()
 
     def _remember(self, data: bytes, route: Route, keep_alive: bool) -> None:
-        """Keep the head of a read that was one whole request."""
+        """Keep the head of a read that was one request, or the begin of one."""
         stop = data.find(b"\r\n\r\n") + 4
         digits = _DIGITS.search(data, 0, stop)
         if not data.startswith(b"POST ") or stop > _HEAD_MAX or digits is None:
             self._head = None
-        elif digits[1] == self._known[b"content-length"] and len(data) == stop + int(digits[1]):
+        elif digits[1] == self._known[b"content-length"] and len(data) <= stop + int(digits[1]):
             before, after = data[: digits.start(1)], data[digits.end(1) : stop]
             self._head = KnownHead(before, after, route, self._known, keep_alive)
 
@@ -277,8 +213,8 @@ class FastProtocol(DoorProtocol):
             return
         self._route, parser, known = None, self.parser, self._known
         keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
-        self._whole = route, keep_alive
+        self._begun = route, keep_alive
         keep_alive = keep_alive and not self.door.retiring
-        self.cycle = cycle = FastCycle(self, known.get(b"accept-encoding"), keep_alive=keep_alive)
+        self.cycle = cycle = ShortCycle(self, known.get(b"accept-encoding"), keep_alive=keep_alive)
         parts = self._parts
         cycle.run(route, known, parts[0] if len(parts) == 1 else b"".join(parts))

@@ -174,7 +174,11 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
             elif self._head_timer is None and (self._in_head or self._is_idle()):
                 self._arm()  # most heads come whole and need no clock
             return
-        self._dropped += len(data)
+        self.drop(len(data))
+
+    def drop(self, count: int) -> None:
+        """That many bytes came that nobody reads."""
+        self._dropped += count
         if self._dropped > LINGER_BYTES:
             self.transport.cut()
 
@@ -229,12 +233,18 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
         it. A new one is told how the body is framed, and goes on.
         """
         framing = [h for h in self.headers if h[0] in (b"content-length", b"transfer-encoding")]
-        self.parser = httptools.HttpRequestParser(self)
+        self.parser = self.new_parser()
         if framing and self.cycle is not None:
             self.cycle.more_body, self._muted = True, True
             lines = b"".join(b"%s: %s\r\n" % header for header in framing)
             self._feed(b"POST / HTTP/1.1\r\n" + lines + b"\r\n")
             self._muted = False
+
+    def new_parser(self) -> Any:
+        """One that waits for the first byte of a request."""
+        parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+        return parser
 
     def eof_received(self) -> bool:
         """True keeps the connection: the client has said all, and still reads."""

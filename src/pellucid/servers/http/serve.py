@@ -197,6 +197,9 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.gather(super().shutdown(sockets), self._closed())
         await self._drain()
+        for connection in list(self.server_state.connections):
+            connection.transport.cut()  # who was told, and does not go
+        await asyncio.sleep(0)
 
 
 def run(
@@ -248,9 +251,13 @@ def run(
     def retire() -> None:
         door.retiring = True
 
+    async def settle() -> None:
+        door.slow.end()
+        await drain()
+
     config.load()
     config.ssl = tls
-    server = _Server(config, started, drain, listener if handed else None, opened, closed, retire)
+    server = _Server(config, started, settle, listener if handed else None, opened, closed, retire)
 
     async def serve() -> None:
         attach(asyncio.get_running_loop())

@@ -7,7 +7,6 @@ pushes out each other, and nobody whose requests come whole.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,37 +25,48 @@ class SlowBodies:
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self._count_max, self._bytes_max = count_max, bytes_max
-        self._held: OrderedDict[asyncio.Timeout, tuple[int, Callable[[], object]]] = OrderedDict()
+        self._held: OrderedDict[object, tuple[int, Callable[[], object]]] = OrderedDict()
         self.bytes = self.pushed_out = 0
 
-    @contextmanager
-    def hold(self, deadline: asyncio.Timeout, give_up: Callable[[], object]) -> Iterator[None]:
-        """Count a body that is being read; when another needs the place, its deadline is now.
+    def enter(self, body: object, give_up: Callable[[], object]) -> None:
+        """Count a body that is being read.
 
         Args:
-            give_up: Called at once then: whoever reads it hears of its deadline only a turn later, and
-                a burst of others may come before.
+            give_up: Called when another needs its place; it is not counted any more then.
         """
-        self._held[deadline] = 0, give_up
+        self._held[body] = 0, give_up
         if len(self._held) > self._count_max:
             self._push_out()
+
+    def leave(self, body: object) -> None:
+        """It is whole, or nobody waits for it."""
+        self.bytes -= self._held.pop(body, _NOTHING)[0]
+
+    @contextmanager
+    def hold(self, body: object, give_up: Callable[[], object]) -> Iterator[None]:
+        """``enter``, and ``leave`` at the end."""
+        self.enter(body, give_up)
         try:
             yield
         finally:
-            self.bytes -= self._held.pop(deadline, _NOTHING)[0]
+            self.leave(body)
 
-    def grow(self, deadline: asyncio.Timeout, count: int) -> None:
+    def grow(self, body: object, count: int) -> None:
         """That many bytes of it more are in memory."""
-        if deadline in self._held:
-            size, give_up = self._held[deadline]
-            self._held[deadline] = size + count, give_up
+        if body in self._held:
+            size, give_up = self._held[body]
+            self._held[body] = size + count, give_up
             self.bytes += count
             while self.bytes > self._bytes_max and len(self._held) > 1:
                 self._push_out()
 
+    def end(self) -> None:
+        """Wait for none of them any more."""
+        while self._held:
+            self._push_out()
+
     def _push_out(self) -> None:
-        oldest, (size, give_up) = self._held.popitem(last=False)
+        _, (size, give_up) = self._held.popitem(last=False)
         self.bytes -= size
         self.pushed_out += 1
         give_up()
-        oldest.reschedule(asyncio.get_running_loop().time())
