@@ -112,12 +112,12 @@ class FastProtocol(DoorProtocol):
             return False
         accepts, keep_alive = head.headers.get(b"accept-encoding"), head.keep_alive and not self.door.retiring
         if more:
-            gathered = PiecesCycle(self, accepts, keep_alive=keep_alive)
+            gathered = PiecesCycle(self, self.door, accepts, keep_alive=keep_alive)
             self._begin(gathered, head.route, head.headers, size)
             self._gather(memoryview(data)[begin:])
             return True
         self.end_head()
-        self.cycle = cycle = ShortCycle(self, accepts, keep_alive=keep_alive)
+        self.cycle = cycle = ShortCycle(self, self.door, accepts, keep_alive=keep_alive)
         cycle.run(head.route, head.headers, data[begin:])
         if self._head_timer is None and self._is_idle():
             self._arm()
@@ -131,7 +131,7 @@ class FastProtocol(DoorProtocol):
         self._begun = route, keep_alive
         self._route, parts, known = None, self._parts, self._known
         keep_alive = keep_alive and not self.door.retiring
-        gathered = PiecesCycle(self, known.get(b"accept-encoding"), keep_alive=keep_alive)
+        gathered = PiecesCycle(self, self.door, known.get(b"accept-encoding"), keep_alive=keep_alive)
         self.parser, self._between = self.new_parser(), True
         self._begin(gathered, route, known, int(known[b"content-length"]))
         for part in parts:
@@ -215,6 +215,6 @@ class FastProtocol(DoorProtocol):
         keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
         self._begun = route, keep_alive
         keep_alive = keep_alive and not self.door.retiring
-        self.cycle = cycle = ShortCycle(self, known.get(b"accept-encoding"), keep_alive=keep_alive)
+        self.cycle = cycle = ShortCycle(self, self.door, known.get(b"accept-encoding"), keep_alive=keep_alive)
         parts = self._parts
         cycle.run(route, known, parts[0] if len(parts) == 1 else b"".join(parts))

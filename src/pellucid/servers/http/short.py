@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from pellucid.errors import PellucidError
-from pellucid.servers.http.app import FAULT, answer_of, error_of, header_length
+from pellucid.servers.http.app import FAULT, HttpDoor, answer_of, error_of, header_length
 from pellucid.servers.http.body import COMPRESS_MIN
 from pellucid.servers.http.callers import short_knock
+from pellucid.servers.http.protocol import DoorProtocol
 from pellucid.servers.http.routes import Route
 from pellucid.serving.answer import Answer
 from pellucid.serving.call import OpenCall
-
-if TYPE_CHECKING:
-    from pellucid.servers.http.fast import FastProtocol
 
 _LENGTH: Final = b"inference-header-content-length"
 _OK: Final = STATUS_LINE[200]
@@ -45,8 +43,10 @@ class ShortCycle:
         "more_body", "response_complete",
     )  # fmt: skip
 
-    def __init__(self, protocol: FastProtocol, accepts: bytes | None, *, keep_alive: bool) -> None:
-        self._protocol, self._door, self._accepts = protocol, protocol.door, accepts
+    def __init__(
+        self, protocol: DoorProtocol, door: HttpDoor, accepts: bytes | None, *, keep_alive: bool
+    ) -> None:
+        self._protocol, self._door, self._accepts = protocol, door, accepts
         self._call: OpenCall | None = None
         self.keep_alive, self.body = keep_alive, b""
         self.message_event: Any = NOBODY
