@@ -129,7 +129,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Site:
 @pytest.mark.parametrize("mode", ["journaled", "durable"])
 def test_kill_9_under_load(made: Site, tmp_path: Path, mode: str):
     shutil.copytree(made.root, tmp_path / "site")
-    site = configure(open_site(tmp_path / "site"), ledger={"record": mode, "rotate_s": 0.5})
+    site = configure(
+        open_site(tmp_path / "site"), ledger={"record": mode, "rotate_s": 0.5, "sinks": ["file:all.jsonl"]}
+    )
     seed = random.randrange(2**32)
     print("seed", seed)
     dice, held, over_grpc = random.Random(seed), dict[str, Held](), 0
@@ -155,6 +157,15 @@ def test_kill_9_under_load(made: Site, tmp_path: Path, mode: str):
     assert server.stop() == 0
     assert over_grpc
     assert_all_there(site, held)
+    assert_all_sent(site)
+
+
+def assert_all_sent(site: Site) -> None:
+    """Whoever was killed when: the sink's file has each entry once, in order."""
+    with contextlib.closing(open_ledger(site)) as ledger:
+        entries = [parse_entry(raw) for raw in ledger.reader.entries(0, ledger.reader.size())]
+    lines = [json.loads(line)["index"] for line in (site.root / "all.jsonl").read_text().splitlines()]
+    assert lines == [index for index, entry in enumerate(entries) if entry.type != "batch"]
 
 
 def kill_sequencer(server: ServerProcess) -> None:

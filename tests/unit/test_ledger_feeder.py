@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -17,12 +18,16 @@ from pellucid.core.times import format_time
 from pellucid.ledger import feeder as module
 from pellucid.ledger.complete import complete
 from pellucid.ledger.feeder import HANDED_MAX, HUNG_S, Feeder
-from pellucid.ledger.recorder import DoorRecorder
+from pellucid.ledger.recorder import DoorRecorder, RecorderLimits
 from pellucid.ledger.vault import Vault
 from pellucid.testing.clock import FakeClock
 from pellucid.testing.ledger import FACTS, LedgerFolder, make_call
+from pellucid.testing.plane import Reply, echo_model, exchange, make_plane
 
 WAIT_S = 30.0
+BODY = json.dumps(
+    {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
+).encode()
 
 
 class Target:
@@ -261,3 +266,50 @@ def test_what_is_erased_while_a_sink_hangs_is_not_sent_afterwards(
     assert feeder.close()
     assert target.forgotten == ["node1/2/0/1"]  # told once
     sequencer.close()
+
+
+def test_story_x11_an_hour_without_a_ledger_writer_or_a_sink_is_not_noticed_and_at_the_limit_says_so(
+    ledger: LedgerFolder, target: Target
+) -> None:
+    """The writer stands still for an hour of the clock, and its only sink hangs before and after."""
+    clock = ledger.clock
+    assert isinstance(clock, FakeClock)
+    recorder = ledger.recorder(limits=RecorderLimits(backlog_max_bytes=100_000, rotate_bytes=20_000))
+    plane = make_plane([echo_model()], recorder, None, clock)
+    feeder = make_feeder(ledger, target, clock)
+    sequencer = ledger.sequencer(feeders=[feeder])
+    target.answers.clear()
+
+    def call() -> Reply:
+        clock.move(60)
+        recorder.tend()
+        (reply,) = exchange(plane, [("POST", "/v2/models/echo/infer", BODY)])
+        return reply
+
+    answered = [call()]
+    sequencer.drain()
+    assert target.asked.wait(WAIT_S)
+    began = clock.now_ns()
+    while clock.now_ns() - began < 3_600 * 10**9:
+        answered.append(call())
+    assert {reply.status for reply in answered} == {200}
+    while (refused := call()).status == 200:
+        answered.append(refused)
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert refused.json["hint"].startswith("is the sequencer running?")
+    assert "ledger.backlog_max_bytes" in refused.json["error"]
+    assert len(answered) > 60
+    sequencer.drain()  # the writer is back, its sink is not
+    after = [call() for _ in range(20)]
+    assert {reply.status for reply in after} == {200}
+    recorder.close()
+    sequencer.drain()
+    assert list(sequencer.failures()) == ["far"]
+    keys_wanted = {reply.headers["pellucid-call"] for reply in [*answered, *after]}
+    target.answers.set()
+    came = target.until(ledger.reader.size())
+    assert came == keys(ledger)
+    assert keys_wanted <= set(came)
+    assert feeder.close()
+    sequencer.close()
+    assert complete(ledger.entries()).is_complete

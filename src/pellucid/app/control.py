@@ -1,4 +1,5 @@
-"""The parent's side of control: what one worker is asked to change, all workers do, one change at a time.
+"""The parent's side of control: what one worker is asked to change, all workers do, one change of models
+and one of shared memory at a time.
 
 A client's request reaches one worker. That one asks the parent, who has it done there first: a package
 that is refused is refused once, and nobody else has heard of it. Then the others follow, at once. A
@@ -121,7 +122,9 @@ class Control:
         self._links: set[Link] = set()
         self._waiting: deque[_Gathering] = deque()
         self._running: dict[int, _Gathering] = {}
-        self._change = 0  # number of the change that is carried out
+        self._changing: dict[
+            bool, int
+        ] = {}  # numbers of the changes that are carried out: of models, and not
         self._numbers = 0
 
     def join(self, link: Link) -> None:
@@ -150,7 +153,7 @@ class Control:
     @property
     def is_changing(self) -> bool:
         """True while a change is carried out: nobody begins meanwhile."""
-        return self._change != 0
+        return bool(self._changing)
 
     def hear(self, link: Link, message: Message) -> None:
         """What a worker says: it asks for something, or tells how it went."""
@@ -199,10 +202,13 @@ class Control:
                 gathering.waiting.clear()
                 gathering.first = False  # nobody else follows
                 self._conclude(number, gathering)
-        while not self._change and not is_starting and self._waiting:
-            following = self._waiting.popleft()
+        for following in [] if is_starting else list(self._waiting):
+            of_models = following.verb in _LOADS
+            if of_models in self._changing:
+                continue  # a region need not wait for an engine
+            self._waiting.remove(following)
             if following.askers:
-                self._change = self._numbers + 1
+                self._changing[of_models] = self._numbers + 1
                 self._tell(following, [following.askers[0][0]], CHANGE_S)
         return min([max(0.0, g.until - now) for g in self._running.values()], default=1.0)
 
@@ -224,11 +230,11 @@ class Control:
         if gathering.first and not gathering.failed:
             gathering.first = False
             self._remember(gathering.verb, gathering.name or "", gathering.more)
-            self._change = self._numbers + 1
+            self._changing[gathering.verb in _LOADS] = self._numbers + 1
             self._tell(gathering, self._links - gathering.done, CHANGE_S)
             return
-        if number == self._change:
-            self._change = 0
+        if self._changing.get(gathering.verb in _LOADS) == number:
+            del self._changing[gathering.verb in _LOADS]
         told: Message = {"values": gathering.values}
         if gathering.failed:
             told = {"error": self._failure(gathering)}
