@@ -95,6 +95,19 @@ def test_a_gate_that_fails_is_attached_and_exits_five(site: Path) -> None:
     assert found["entry"]
 
 
+def test_a_name_moves_no_cursor_and_turns_no_line(site: Path, tmp_path: Path) -> None:
+    done = pellucid("build", tmp_path / "a\nhint: all is well \u202e\x1b[2J.yaml", "--site", site)
+    assert done.returncode == 2
+    assert r"a\nhint: all is well \u202e\x1b[2J.yaml" in done.stderr
+    assert done.stderr.strip().count("\n") == 0
+
+
+def test_a_link_that_leads_to_itself_is_no_recipe(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    code, error = json_of("build", tmp_path / "loop.yaml", "--site", site)
+    assert (code, error["code"]) == (2, "not_found")
+
+
 def test_refusals_say_what_to_do(site: Path, tmp_path: Path) -> None:
     code, error = json_of("build", tmp_path / "nothing.yaml", "--site", site)
     assert (code, error["code"]) == (2, "not_found")

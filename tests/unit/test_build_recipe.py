@@ -80,6 +80,10 @@ def test_strict_refuses_anything_unsaid_and_takes_the_effective_recipe() -> None
         ({"profiles": [{"name": "p", "inputs": {}}]}, "profiles: expected none for onnxruntime"),
         ({"shapes": {"x": [0, -2]}}, "shapes"),
         ({"canonical": {"opset": 6}}, r"canonical\.opset"),
+        ({"model": "a\u202egnp.onnx"}, "below the recipe"),
+        ({"model": "a\x85.onnx"}, "below the recipe"),
+        ({"reasons": [{"choice": "tf32", "reason": "why \u2066not", "reviewer": "someone"}]}, "a sentence"),
+        ({"version": "1.2.0", "previous": "1.2"}, "previous: expected the version before"),
     ],
 )
 def test_what_cannot_be_promised_is_refused(changes: dict[str, object], words: str) -> None:

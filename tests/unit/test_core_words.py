@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.core.words import counted, shortened
+from pellucid.core.words import counted, printable, shortened
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,17 @@ def test_it_is_never_longer_and_whole_where_it_fits(text: str, size: int) -> Non
 
 def test_one_is_no_plural() -> None:
     assert [counted(n, "operator") for n in (0, 1, 2000)] == ["0 operators", "1 operator", "2,000 operators"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("plain text, caf\u00e9", "plain text, caf\u00e9"),
+        ("a\nb\tc", r"a\nb\tc"),
+        ("\x1b[2J", r"\x1b[2J"),
+        ("a\u202eb\u2028", r"a\u202eb\u2028"),
+        ("\udcff", r"\udcff"),
+    ],
+)
+def test_what_does_not_print_is_spelled_out(text: str, seen: str) -> None:
+    assert printable(text) == seen

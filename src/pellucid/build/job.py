@@ -95,8 +95,8 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
         BuilderCrashedError: A worker died, by signal or by time; its log is kept.
         UsageError: This version exists already.
     """
-    folder = recipe_path.resolve().parent
     written = read_input(recipe_path, "recipe")
+    folder = recipe_path.resolve().parent  # after it was read: of a link that leads to itself there is none
     recipe = parse_recipe(written)
     started = job.clock.now_ns()
     stages = Stages(effective(recipe), job.progress, job.entry, ahead=job.ahead)

@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from pellucid import __version__
+from pellucid.core.words import printable
 from pellucid.errors import DiskFullError, MissingExtraError, PellucidError, UsageError
 
 VERBS: Final[dict[str, tuple[str, str]]] = {  # verb -> (module, one line of help)
@@ -138,6 +139,7 @@ def _report(error: PellucidError, argv: Sequence[str]) -> None:
         click.echo(json.dumps(record, ensure_ascii=False), err=argv[0] == "serve")
         return
     style = {"fg": "red", "bold": True}
-    click.echo(click.style("error: ", **style) + error.message, err=True)  # type: ignore[arg-type]
+    # names of files and of a model's parts are whatever somebody called them
+    click.echo(click.style("error: ", **style) + printable(error.message), err=True)  # type: ignore[arg-type]
     if error.hint:
-        click.echo(click.style("hint: ", fg="cyan") + error.hint, err=True)
+        click.echo(click.style("hint: ", fg="cyan") + printable(error.hint), err=True)

@@ -27,7 +27,7 @@ from pellucid.core.package_diff_layers import (
     compare_layers,
 )
 from pellucid.core.package_diff_sides import Side
-from pellucid.core.words import counted
+from pellucid.core.words import counted, printable
 from pellucid.errors import FormatError
 
 SECTIONS: Final = (
@@ -153,14 +153,9 @@ def _safe(difference: Difference) -> Difference:
     """Without any character that moves a cursor: names and values are those of the files."""
     d = difference
     return replace(
-        d, subject=safe_text(d.subject), a=safe_text(d.a), b=safe_text(d.b), words=safe_text(d.words),
-        reason=safe_text(d.reason),
+        d, subject=printable(d.subject), a=printable(d.a), b=printable(d.b), words=printable(d.words),
+        reason=printable(d.reason),
     )  # fmt: skip
-
-
-def safe_text(text: str) -> str:
-    """Every character that does not print, spelled out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _digest(side: Side, role: str) -> str | None:
@@ -170,7 +165,7 @@ def _digest(side: Side, role: str) -> str | None:
 def shown(value: Any) -> str:
     """A value in words, one line, not too long."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
-    text = safe_text(text)
+    text = printable(text)
     return text if len(text) <= 240 else text[:237] + "..."
 
 

@@ -91,7 +91,8 @@ def parse_recipe(raw: bytes) -> Recipe:
     except FormatError as error:
         raise RecipeError(error.message, hint=error.hint) from error
     if type(given) is not dict:
-        raise RecipeError(f"recipe: expected a mapping, got {type(given).__name__}")
+        got = "an empty file" if given is None else type(given).__name__
+        raise RecipeError(f"recipe: expected a mapping, got {got}")
     defaults = DEFAULTS.get(given["backend"], {}) if type(given.get("backend")) is str else {}
     values = fill("", _merged(defaults, given), KEYS)
     said = frozenset(_said(given))

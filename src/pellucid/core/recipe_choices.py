@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pellucid.core.recipe_checks import refused
 from pellucid.core.recipe_keys import KEYS, LOSSY, RISKY, RTX_TARGETS, WORKSPACE_DEFAULT
+from pellucid.core.version import parse_version
 from pellucid.errors import GateError, RecipeError
 
 _TARGETS: Final = {"tensorrt-rtx": RTX_TARGETS}
@@ -21,6 +22,9 @@ def verify_choices(values: Mapping[str, Any]) -> None:
     Raises:
         RecipeError: Names the key, and what it needs.
     """
+    before = values["previous"]
+    if before is not None and parse_version(before) == parse_version(values["version"]):
+        raise refused("previous", "the version before this one", before)
     is_gpu = values["backend"] != "onnxruntime"
     (_verify_tensorrt if is_gpu else _verify_onnxruntime)(values)
     pinned = values["pinned_bucket"]

@@ -17,6 +17,13 @@ def shortened(text: str, size_max: int) -> str:
     return (whole or head).rstrip(" ,;:") + _MORE
 
 
+def printable(text: str) -> str:
+    """Every character that does not print spelled out: none of them moves a cursor or turns a line round."""
+    return text if text.isprintable() else "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )  # fmt: skip
+
+
 def counted(count: int, word: str) -> str:
     """``1 operator``, ``2 operators``."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
