@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pellucid.build.canonical_graph import canonicalise
+from pellucid.build.preflight import graph_findings
 from pellucid.errors import ParseError
 from pellucid.testing.models import MODELS, credit_like, digits_like
 
@@ -136,3 +137,27 @@ def test_what_cannot_be_promised_is_refused(raw: bytes, recipe: dict[str, Any], 
 
 def test_random_operators_are_noted() -> None:
     assert "random numbers" in canonicalise(MODELS["random_noise"](), RECIPE).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda model: model.graph.ClearField("output"), "at least one output, got none"),
+        (lambda model: setattr(model.opset_import[0], "version", 99), r"operator set \d+ at most, got 99"),
+        (lambda model: model.opset_import.add(domain="", version=13), "once, got 'ai.onnx' 2 times"),
+        (lambda model: model.opset_import.add(domain="ai.onnx", version=13), "once, got 'ai.onnx' 2 times"),
+        (
+            lambda model: model.opset_import.extend([helper.make_opsetid("own", 1)] * 3),
+            "once, got 'own' 3 times",
+        ),
+    ],
+)
+def test_a_graph_that_builders_would_read_in_two_ways_is_refused(
+    change: Callable[[Any], None], words: str
+) -> None:
+    raw = changed(change)
+    with pytest.raises(ParseError, match=words) as caught:
+        canonicalise(raw, RECIPE)
+    assert caught.value.hint
+    (finding,) = graph_findings(onnx.load_model_from_string(raw), RECIPE | {"precision": "fp32"})
+    assert finding.severity == "refused"

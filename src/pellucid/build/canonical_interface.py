@@ -5,6 +5,7 @@ Every finding is gathered: ``problems`` gives all, and a build refuses with all 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,7 @@ from typing import Any, Final
 import onnx
 
 from pellucid.build.canonical_names import SAFE, dimensions_of
+from pellucid.build.canonical_opset import STANDARD, opset_of
 from pellucid.errors import ParseError
 
 _SHOWN: Final = 5  # limit: problems spelled out in one error
@@ -64,6 +66,12 @@ def verify_interface(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> bool:
 
 def problems(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> Iterator[Problem]:
     """Everything about inputs and outputs that a build would refuse."""
+    yield from _set_problems(model)
+    if not model.graph.output:
+        yield Problem(
+            "interface", "graph", "model: expected at least one output, got none",
+            "name what the model gives as an output where it is exported",
+        )  # fmt: skip
     inputs = inputs_of(model)
     yield from _unsafe_names([*inputs, *model.graph.output])
     shaped = [v for v in inputs if v.type.HasField("tensor_type") and v.type.tensor_type.HasField("shape")]
@@ -81,6 +89,25 @@ def problems(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> Iterator[Prob
                 f"model: output {value.name!r:.80}: expected the batch axis first, got none",
                 "a model whose outputs mix its rows cannot be batched",
             )  # fmt: skip
+
+
+def _set_problems(model: onnx.ModelProto) -> Iterator[Problem]:
+    """Operator sets that builders would read in two ways, or that nobody knows yet."""
+    domains = Counter("" if one.domain in STANDARD else one.domain for one in model.opset_import)
+    for domain, count in sorted(domains.items()):
+        if count > 1:
+            name = domain or "ai.onnx"
+            yield Problem(
+                "opset", "operator sets",
+                f"model: expected each operator set once, got {name!r:.80} {count} times",
+                "export it again: which of them is meant, builders would decide each for itself",
+            )  # fmt: skip
+    newest = onnx.defs.onnx_opset_version()
+    if (given := opset_of(model)) > newest:
+        yield Problem(
+            "opset", "operator sets", f"model: expected operator set {newest} at most, got {given}",
+            "export it at operator set 17, which all builders know",
+        )  # fmt: skip
 
 
 def _unsafe_names(values: list[onnx.ValueInfoProto]) -> Iterator[Problem]:
