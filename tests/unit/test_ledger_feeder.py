@@ -86,7 +86,7 @@ def target() -> Target:
 def make_feeder(ledger: LedgerFolder, target: Target, clock: FakeClock | None = None) -> Feeder:
     vault = partial(Vault, ledger.root / "vault.db")
     feeder = Feeder(
-        "far", lambda: target, ledger.store, vault, clock or FakeClock(), pause_s=(0.001, 0.01), looks=2
+        "far", lambda: target, ledger.store, vault, clock or FakeClock(), pause_s=(0.001, 0.01), looks=(2, 20)
     )
     feeder.start()
     return feeder
@@ -189,7 +189,7 @@ def test_a_sink_that_hangs_does_not_hold_up_the_end_and_the_next_start_goes_on(
 def test_a_sink_known_to_hang_is_not_waited_for_at_all(ledger: LedgerFolder, target: Target) -> None:
     clock = FakeClock()
     feeder = make_feeder(ledger, target, clock)
-    feeder._looks = 10**9
+    feeder._looks = 10**9, 10**9
     target.answers.clear()
     feeder.offer(0, [Formed("k", "call", b"", None, (), Summary(0, "", "", "", "", ""))])
     assert target.asked.wait(WAIT_S)
@@ -197,6 +197,25 @@ def test_a_sink_known_to_hang_is_not_waited_for_at_all(ledger: LedgerFolder, tar
     assert not feeder.close()
     target.answers.set()
     assert target.until(1) == ["k"]
+
+
+def test_a_slow_sink_does_not_hold_up_the_end_for_long(
+    ledger: LedgerFolder, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHUNK", 1)
+    sequencer = ledger.sequencer()
+    record(ledger, 200)
+    sequencer.drain()
+    sequencer.close()
+    slow, apply = threading.Event(), target.apply
+    monkeypatch.setattr(target, "apply", lambda *given: (slow.wait(0.02), apply(*given)))
+    feeder = make_feeder(ledger, target)
+    feeder._looks = 10**9, 5
+    feeder.grow(ledger.reader.size())
+    assert not feeder.close()
+    assert 0 < len(target.seen) < 202
+    slow.set()
+    assert target.until(202) == keys(ledger)
 
 
 def test_a_sink_that_fails_is_named_and_tried_again(ledger: LedgerFolder, target: Target) -> None:

@@ -21,10 +21,10 @@ from pellucid.ledger.vault import Vault
 from pellucid.ports import Clock, Sink, Store
 
 HANDED_MAX: Final = 4096  # limit: entries kept in memory for a sink that does not take them
-HUNG_S: Final = 10.0  # a sink that takes longer over one call is said to hang
+HUNG_S: Final = 5.0  # a sink that takes longer over one call is said to hang
 PAUSE_S: Final = (0.05, 5.0)  # first and longest pause after a failure
 _LOOK_S: Final = 0.05  # how often an end looks whether the sink gets on
-_LOOKS: Final = 20  # without anything got done, until an end does not wait any longer
+_LOOKS: Final = 20, 200  # until an end waits no longer: without anything got done, and altogether
 
 
 class Feeder:
@@ -35,7 +35,8 @@ class Feeder:
         open_sink: Opens it; on the feeder's thread, since that may hang too.
         open_vault: Opens the vault once more: a connection of this thread's own.
         clock: Says since when a sink hangs.
-        looks: How often an end looks, each time for 50 ms, before it leaves a sink that does nothing.
+        looks: How often an end looks, each time for 50 ms, before it leaves a sink that does nothing,
+            and one that does something.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Feeder:
         clock: Clock,
         *,
         pause_s: tuple[float, float] = PAUSE_S,
-        looks: int = _LOOKS,
+        looks: tuple[int, int] = _LOOKS,
     ) -> None:
         self.name, self._open_sink, self._store, self._open_vault = name, open_sink, store, open_vault
         self._clock, self._pause_s, self._looks = clock, pause_s, looks
@@ -97,14 +98,17 @@ class Feeder:
         """Feed what there is for as long as the sink gets on, then end.
 
         Returns:
-            False if the sink hangs: its thread ends with the process, the next goes on from its position.
+            False if the sink hangs, or needs long: its thread ends with the process, and the next goes on
+            from its position.
         """
         self._stop.set()
         self._news.set()
-        looks, done = 0, self._done
-        while self._thread.is_alive() and looks < self._looks and not self._is_hung():
+        idle, done = 0, self._done
+        for _ in range(self._looks[1]):
+            if not self._thread.is_alive() or idle >= self._looks[0] or self._is_hung():
+                break
             self._thread.join(_LOOK_S)
-            looks, done = (looks + 1 if self._done == done else 0), self._done
+            idle, done = (idle + 1 if self._done == done else 0), self._done
         return not self._thread.is_alive()
 
     def _is_hung(self) -> bool:
