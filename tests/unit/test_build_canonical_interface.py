@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -161,3 +162,16 @@ def test_a_graph_that_builders_would_read_in_two_ways_is_refused(
     assert caught.value.hint
     (finding,) = graph_findings(onnx.load_model_from_string(raw), RECIPE | {"precision": "fp32"})
     assert finding.severity == "refused"
+
+
+def test_sparse_weights_are_told_what_to_do_about() -> None:
+    values = numpy_helper.from_array(np.array([1, 2], np.float32), "w")
+    places = numpy_helper.from_array(np.array([0, 5], np.int64), "places")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 4]) for n in "xy")
+    sparse = helper.make_sparse_tensor(values, places, [4, 4])
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "g", [x], [y], sparse_initializer=[sparse])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with pytest.raises(ParseError, match="expected valid ONNX") as caught:
+        canonicalise(model.SerializeToString(), RECIPE)
+    assert "write them dense at export" in caught.value.hint

@@ -211,3 +211,13 @@ def test_a_pipe_instead_of_an_archive_does_not_hang(tmp_path: Path):
     os.mkfifo(tmp_path / "toy.tar.gz")
     with pytest.raises(PackageError, match="a file or folder, got something else"):
         open_package(tmp_path / "toy.tar.gz")
+
+
+def test_a_folder_that_is_no_package_is_refused_before_anything_in_it_is_read(tmp_path: Path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "program").write_bytes(b"x")
+    (tmp_path / "home" / "program").chmod(0o755)
+    with pytest.raises(
+        PackageError, match=r"package 'home': expected manifest\.json, got a folder without it"
+    ):
+        read_folder(tmp_path / "home")

@@ -89,7 +89,8 @@ def _log(path: Path) -> tuple[Side, str]:
     log = parse_log(lines)
     if log.layers is None:
         raise ParseError(
-            f"build log {path.name!r:.80}: expected a list of layers or timed tactics, got neither",
-            hint="build with detailed profiling verbosity and keep every message, VERBOSE included",
+            f"build log {str(path)!r:.200}: expected TensorRT's list of layers or timed tactics, got neither",
+            hint="build with detailed profiling verbosity and keep every message, VERBOSE included; "
+            "logs of ONNX Runtime list no layers: compare the packages",
         )
     return log_side(path.name, log), ""

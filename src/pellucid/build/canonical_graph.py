@@ -42,6 +42,7 @@ INVALID: Final = (
     ValueError,
     TypeError,
 )
+_SPARSE: Final = "sparse weights are not followed by ONNX's own shape inference: write them dense at export"
 _DOMAINS: Final = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
 _ROUNDS_MAX: Final = 4  # measured: one round was enough for all 149 models of the onnx wheel
 
@@ -158,7 +159,9 @@ def verify_valid(model: onnx.ModelProto) -> None:
     try:
         onnx.checker.check_model(model, full_check=True)
     except INVALID as error:
-        raise ParseError(f"model: expected valid ONNX, got: {' '.join(str(error).split())[:300]}") from error
+        words = " ".join(str(error).split())[:300]
+        hint = _SPARSE if model.graph.sparse_initializer else ""
+        raise ParseError(f"model: expected valid ONNX, got: {words}", hint=hint) from error
 
 
 def _opset(trail: _Trail, wanted: int | None) -> list[str]:

@@ -68,8 +68,7 @@ def _render(out: Console, outcome: Qualified) -> None:
         ("largest error", _known(accuracy["error_max"])),
         ("flipped decisions", f"{_known(accuracy['flips'])} (upper bound {_share(accuracy['flips_upper'])})"),
         ("variance", variance["label"]),
-        ("between buckets", f"{_known(variance['flips_between_buckets'])} decisions flip, bits at most "
-                            f"{variance['bound']['ulp']:,} ulp apart"),
+        ("between buckets", _between(variance)),
         ("memory", f"{outcome.predicate['memory']['peak_rss_bytes'] / 2**20:,.0f} MiB"),
         ("attestation", f"{outcome.member}, {outcome.attestation}"),
         ("ledger entry", outcome.entry),
@@ -87,6 +86,12 @@ def _render(out: Console, outcome: Qualified) -> None:
         for one in outcome.predicate["latency"]
     ]  # fmt: skip
     out.print(table("speed", ("bucket", "p50", "p99", "rows/s"), speeds))
+
+
+def _between(variance: dict[str, Any]) -> str:
+    flips = variance["flips_between_buckets"]
+    decisions = "decisions not measured" if flips is None else f"{flips:,} decisions flip"
+    return f"{decisions}, bits at most {variance['bound']['ulp']:,} ulp apart"
 
 
 def _device(device: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from pellucid.core.archive import read_archive
 from pellucid.core.package import (
     DEFAULT_LIMITS,
     DEPTH_MAX,
+    MANIFEST,
     Limits,
     PackageFiles,
     verify_folder_name,
@@ -84,11 +85,22 @@ def read_folder(path: Path, limits: Limits = DEFAULT_LIMITS) -> PackageFiles:
     except OSError as error:
         raise NotFoundError(f"package: expected a folder at {path}, got {error.strerror}") from error
     try:
+        _verify_is_package(descriptor, path)
         _walk(descriptor, "", files, limits)
     finally:
         os.close(descriptor)
     verify_paths(files)
     return PackageFiles(real.name, files)
+
+
+def _verify_is_package(folder: int, path: Path) -> None:
+    """Said before anything is read: somebody's other folder may hold anything, and much of it."""
+    try:
+        os.stat(MANIFEST, dir_fd=folder, follow_symlinks=False)
+    except OSError as error:
+        raise PackageError(
+            f"package {path.name!r:.120}: expected {MANIFEST}, got a folder without it"
+        ) from error
 
 
 def _walk(folder: int, prefix: str, files: dict[str, bytes], limits: Limits) -> None:
