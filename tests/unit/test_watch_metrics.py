@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from pellucid.core.tensor import TensorSpec
 from pellucid.errors import TensorError
 from pellucid.serving.limits import Limits
 from pellucid.serving.meter import Meter, added
+from pellucid.serving.statistics import statistics_of
 from pellucid.testing.plane import echo_model, exchange, make_plane
 from pellucid.testing.session import EchoSession
 
@@ -76,7 +79,59 @@ def test_what_a_disk_refused_was_not_answered():
     recorder.broken = "disk: expected to write, got nothing"
     exchange(plane, [request()])
     (batcher,) = plane.pool.batchers()
-    assert batcher.meter.totals()["success"] == 0
+    told = batcher.meter.totals()
+    assert (told["success"], told["success_ns"], told["failure"]["OTHER"]) == (0, 0, 1)
+
+
+executions = st.tuples(
+    st.integers(1, 8), st.lists(st.sampled_from(["answered", "unanswered"]), min_size=1, max_size=4)
+)
+
+
+@given(st.lists(executions | st.sampled_from(["failed", "expired", "rejected"]), max_size=20))
+def test_metrics_and_statistics_are_two_views_of_one_count(happened: list[Any]):
+    meter, durations = Meter(), itertools.count(7)
+    answered, broken, queued, infer_ns = [], [], [], []
+    for each in happened:
+        queue_ns, total_ns, took = next(durations), 100 * next(durations), next(durations)
+        if each == "rejected":
+            meter.rejected += 1
+        elif each == "expired":
+            meter.expire(total_ns)
+            broken.append(total_ns)
+        elif each == "failed":
+            meter.closed(queue_ns, total_ns)
+            meter.broke(queue_ns, total_ns, engine=True)
+            broken.append(total_ns)
+        else:
+            rows, calls = each
+            meter.executed(rows, len(calls), (1, took, 2), 5 * 10**6)
+            infer_ns.append((rows, len(calls), took))
+            for outcome in calls:
+                meter.closed(queue_ns, total_ns)
+                queued.append(queue_ns)
+                (answered if outcome == "answered" else broken).append(total_ns)
+                if outcome != "answered":
+                    meter.broke(queue_ns, total_ns, engine=False)
+    told, totals = statistics_of(meter, "m", "1"), meter.totals()
+    stats = {name: (took["count"], took["ns"]) for name, took in told["inference_stats"].items()}
+    assert stats["success"] == (totals["success"], totals["success_ns"]) == (len(answered), sum(answered))
+    assert stats["fail"] == (len(broken), sum(broken))
+    assert stats["fail"][0] == totals["failure"]["BACKEND"] + totals["failure"]["OTHER"]
+    assert totals["failure"] == {
+        "BACKEND": happened.count("failed"), "REJECTED": happened.count("rejected"),
+        "OTHER": len(broken) - happened.count("failed"),
+    }  # fmt: skip
+    assert stats["queue"] == (len(queued), sum(queued))
+    assert stats["compute_infer"] == (len(queued), totals["shared_infer_ns"])
+    assert totals["shared_infer_ns"] == sum(calls * took for _, calls, took in infer_ns)
+    assert told["inference_count"] == totals["rows"] == sum(rows for rows, _, _ in infer_ns)
+    assert told["execution_count"] == sum(totals["infer"]["counts"]) == len(infer_ns)
+    assert totals["infer"]["ns"] == sum(took for _, _, took in infer_ns)
+    by_rows = {each["batch_size"]: each["compute_infer"] for each in told["batch_stats"]}
+    assert sum(each["count"] for each in by_rows.values()) == len(infer_ns)
+    for wanted, each in by_rows.items():
+        assert each["ns"] == sum(took for rows, _, took in infer_ns if rows == wanted)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), max_size=30))
@@ -84,7 +139,7 @@ def test_two_meters_add_up_to_one_that_saw_all(durations: list[tuple[int, int]])
     one, other, both = Meter(), Meter(), Meter()
     for number, (queue, total) in enumerate(durations):
         for meter in (both, one if number % 2 else other):
-            meter.executed(2, 1, queue)
+            meter.executed(2, 1, (0, queue, 0), 0)
             meter.closed(queue, total)
     assert added(added({}, one.totals()), other.totals()) == both.totals()
 

@@ -21,14 +21,12 @@ from pellucid.core.bucket import bucket_for, slots_for
 from pellucid.core.record import Batch
 from pellucid.errors import DeadlineError, LedgerHaltedError, PellucidError, UnavailableError
 from pellucid.ports import CallTracer, Clock, ProfiledSession, Recorder, Session
-from pellucid.serving.answer import Answer
 from pellucid.serving.baseline import Baselines, Load
 from pellucid.serving.call import OpenCall
 from pellucid.serving.closing import Closer, Done
 from pellucid.serving.limits import Limits
 from pellucid.serving.meter import Meter
 from pellucid.serving.model import Model
-from pellucid.serving.statistics import Statistics
 from pellucid.serving.worker import Execution, Parts, Worker
 
 
@@ -70,7 +68,6 @@ class Batcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._retired: Callable[[Any], object] | None = None
-        self.statistics = Statistics()
         self.tracer: CallTracer | None = None
         self._usual: Session | None = None  # set aside while the layers are measured
         self._profiled: ProfiledSession | None = None
@@ -164,7 +161,7 @@ class Batcher:
         try:
             self._recorder.close_call(self._closer.expire(call, error, self._wall()))
             call.closed = True
-            self.statistics.fail(self._now() - call.started)
+            self.meter.expire(self._now() - call.started)
         except PellucidError as worse:
             call.queued, error = isinstance(worse, LedgerHaltedError), worse
         self._recorder.after_durable(partial(self._release, [(call, error)]))
@@ -239,13 +236,15 @@ class Batcher:
     ) -> None:
         closed_ns, ran, mark = self._wall(), self._now(), None
         if execution.error is None:
-            rows = slots[-1] + calls[-1].parsed.rows  # slots ascend from 0 without gaps
-            self.meter.executed(rows, len(calls), execution.infer_ns)
             if self._usual is None:
                 mark = self.baselines.judge(bucket, execution.infer_ns)
             else:  # what is profiled is no measure of what is usual
                 self.profiled += 1
         records, done = self._closer.close(calls, slots, bucket, started, closed_ns, execution, mark)
+        if execution.error is None:
+            rows = slots[-1] + calls[-1].parsed.rows  # slots ascend from 0 without gaps
+            stages = (execution.input_ns, execution.infer_ns, self._now() - ran)
+            self.meter.executed(rows, len(calls), stages, closed_ns)
         try:
             if records:
                 n = self._count.last + 1
@@ -254,7 +253,6 @@ class Batcher:
                 self._count.last = n
             for call in calls:
                 call.closed = True
-            self._count_up(done, started, execution, self._now(), ran, closed_ns)
             if self.tracer is not None:
                 for record in records:
                     self.tracer.closed(record, self.model.name, self.model.version)
@@ -262,27 +260,12 @@ class Batcher:
         except PellucidError as error:
             # without its record no answer leaves; whoever waits for it closes the call as refused, or,
             # where the ledger has stopped, the next start closes it as unresolved
-            self.meter.unanswered += sum(not isinstance(outcome, PellucidError) for _, outcome in done)
+            for record, (_, outcome) in zip(records, done, strict=True):
+                if not isinstance(outcome, PellucidError):
+                    self.meter.broke(record.stages[1], record.stages[3], engine=False)
             for call in calls:
                 call.queued = call.closed or isinstance(error, LedgerHaltedError)
             _settle([(call, error) for call in calls])
-
-    def _count_up(
-        self, done: Done, started: int, execution: Execution, now: int, ran: int, closed_ns: int
-    ) -> None:
-        statistics = self.statistics
-        queued = rows = 0
-        for call, outcome in done:
-            rows += call.parsed.rows
-            queued += started - call.decoded
-            if type(outcome) is Answer:
-                statistics.answered += 1
-                statistics.answered_ns += now - call.started
-            else:
-                statistics.fail(now - call.started)
-        if execution.error is None:
-            stages = (execution.input_ns, execution.infer_ns, now - ran)
-            statistics.executed(rows, len(done), queued, stages, closed_ns)
 
     def _release(self, done: Done) -> None:
         """Called when the promised durability is reached, from any thread."""

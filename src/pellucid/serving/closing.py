@@ -25,6 +25,7 @@ from pellucid.serving.worker import Execution
 
 Outcome = Answer | PellucidError
 Done = list[tuple[OpenCall, Outcome]]
+Made = tuple[Outcome, tuple[Row, ...], int]  # outcome of a call, its rows, bytes of its outputs
 UNRECORDED = "unsafe_record_nothing"
 
 
@@ -59,26 +60,31 @@ class Closer:
             closed_ns: Wall clock of the closing.
             mark: Where the execution is beyond its baseline.
         """
+        failed = execution.error is not None
+        if failed:
+            made = [self._failure(call, execution) for call in calls]
+        else:
+            pairs = zip(calls, slots, strict=True)
+            made = [self._outcome(call, call.parsed, slot, bucket, execution) for call, slot in pairs]
+        now, meter = self._now(), self._meter
         records: list[Call] = []
         done: Done = []
         kept = 0
-        for call, slot in zip(calls, slots, strict=True):
-            request = call.parsed
-            if execution.error is None:
-                outcome, rows, nbytes = self._outcome(call, request, slot, bucket, execution)
-            else:
-                outcome, nbytes = execution.error, 0
-                rows = self._rows.of_inputs(request) if self.recording else ()
+        for call, slot, (outcome, rows, nbytes) in zip(calls, slots, made, strict=True):
             done.append((call, outcome))
-            queue_ns, total_ns = started - call.decoded, self._now() - call.started
-            self._meter.closed(queue_ns, total_ns)
+            queue_ns, total_ns = started - call.decoded, now - call.started
+            meter.closed(queue_ns, total_ns)
             if isinstance(outcome, PellucidError):
-                self._meter.broke(total_ns, engine=execution.error is not None)
+                meter.broke(queue_ns, total_ns, engine=failed)
             if self.recording:
                 stages = (call.decoded - call.started, queue_ns, execution.infer_ns, total_ns)
                 records.append(call.ran(outcome, closed_ns, stages, slot, bucket, rows, nbytes, mark))
                 kept += nbytes
         return tuple(records if kept <= KEPT_MAX else map(self._without_outputs, records)), done
+
+    def _failure(self, call: OpenCall, execution: Execution) -> Made:
+        assert execution.error is not None
+        return execution.error, self._rows.of_inputs(call.parsed) if self.recording else (), 0
 
     def prepare(self, calls: Sequence[OpenCall]) -> None:
         """What can be made of large calls before they ran, on whatever thread."""
@@ -99,7 +105,7 @@ class Closer:
 
     def _outcome(
         self, call: OpenCall, request: InferRequest, slot: int, bucket: int, execution: Execution
-    ) -> tuple[Outcome, tuple[Row, ...], int]:
+    ) -> Made:
         outputs, count = execution.outputs, request.rows
         rows: tuple[Row, ...] = ()
         nbytes = 0

@@ -14,6 +14,7 @@ from pellucid.serving.limits import Limits
 from pellucid.serving.meter import added
 from pellucid.serving.model import Model
 from pellucid.serving.rows import deferred_facts
+from pellucid.serving.statistics import statistics_of
 from pellucid.serving.warmup import warm_up
 
 UNLOADED: Final = "unloaded"
@@ -215,7 +216,7 @@ class Pool:
             wanted = list(self._served[name].values())
         else:
             wanted = [self.find(name, version)]
-        return [each.statistics.record(each.model.name, each.model.version) for each in wanted]
+        return [statistics_of(each.meter, each.model.name, each.model.version) for each in wanted]
 
     def index(self, *, ready: bool) -> list[dict[str, str]]:
         """What is served, was unloaded, or was refused; only what is served with ``ready``."""
