@@ -167,12 +167,12 @@ def _make(
     said = effective(recipe)
     stages.open("prepare")
     stages.open("compile")  # its libraries load while the graph is made
+    if _is_judged(recipe, inputs):
+        stages.open("judge")  # likewise: what changes a graph takes longer than what loads
     prepared = stages.run("prepare", {
         "model": inputs["source"], "model_folder": str((folder / recipe.model).parent),
         "files": {role: inputs[role] for role in ("calibration", "artefact") if role in inputs},
     })  # fmt: skip
-    if _is_judged(recipe, inputs):
-        stages.open("judge")
     if recipe.target == CPU:
         stages.open("golden")
     compiled = stages.run("compile", {"compiled": prepared.files["compiled"]}, lambda: _load(job))
