@@ -175,3 +175,12 @@ def test_sparse_weights_are_told_what_to_do_about() -> None:
     with pytest.raises(ParseError, match="expected valid ONNX") as caught:
         canonicalise(model.SerializeToString(), RECIPE)
     assert "write them dense at export" in caught.value.hint
+
+
+@pytest.mark.parametrize("shape", [[2**60], [2**30, 2**30], [1] * 40], ids=["axis", "product", "rank"])
+def test_a_shape_that_no_memory_holds_is_refused(shape: list[int]) -> None:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", *shape]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with pytest.raises(ParseError, match=r"input or output 'x': expected at most 32 axes .*'y'"):
+        canonicalise(model.SerializeToString(), RECIPE)

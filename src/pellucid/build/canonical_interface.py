@@ -5,6 +5,7 @@ Every finding is gathered: ``problems`` gives all, and a build refuses with all 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import onnx
 
 from pellucid.build.canonical_names import SAFE, dimensions_of
 from pellucid.build.canonical_opset import STANDARD, opset_of
+from pellucid.core.tensor import NBYTES_MAX, RANK_MAX
 from pellucid.errors import ParseError
 
 _SHOWN: Final = 5  # limit: problems spelled out in one error
@@ -74,6 +76,7 @@ def problems(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> Iterator[Prob
         )  # fmt: skip
     inputs = inputs_of(model)
     yield from _unsafe_names([*inputs, *model.graph.output])
+    yield from _too_large([*inputs, *model.graph.output])
     shaped = [v for v in inputs if v.type.HasField("tensor_type") and v.type.tensor_type.HasField("shape")]
     yield from _without_shape([v for v in inputs if v not in shaped])
     profiles = recipe.get("profiles") or []
@@ -117,6 +120,20 @@ def _unsafe_names(values: list[onnx.ValueInfoProto]) -> Iterator[Problem]:
                 "names", f"tensor {value.name!r:.80}",
                 f"model: input or output {value.name!r:.80}: expected a name of [A-Za-z0-9_./:+-]",
                 "clients send these names: rename it where the model is exported",
+            )  # fmt: skip
+
+
+def _too_large(values: list[onnx.ValueInfoProto]) -> Iterator[Problem]:
+    """Shapes of which no tensor could be sent, whatever the batch."""
+    for value in values:
+        sizes = [d.dim_value for d in dimensions_of(value)]
+        row = math.prod(size for size in sizes if size > 0)
+        if len(sizes) > RANK_MAX or row > NBYTES_MAX:
+            yield Problem(
+                "axes", f"tensor {value.name!r:.80}",
+                f"model: input or output {value.name!r:.80}: expected at most {RANK_MAX} axes and "
+                f"{NBYTES_MAX:,} elements, got {len(sizes)} axes and {row:,} elements",
+                "a shape that no memory holds: the file is damaged, or the export wrong",
             )  # fmt: skip
 
 
