@@ -173,6 +173,8 @@ def _make(
         "model": inputs["source"], "model_folder": str((folder / recipe.model).parent),
         "files": {role: inputs[role] for role in ("calibration", "artefact") if role in inputs},
     })  # fmt: skip
+    if prepared.files["source"] == inputs["source"]:  # no weights lay outside: one object, hashed already
+        inputs["source"] = prepared.files["source"]
     if recipe.target == CPU:
         stages.open("golden")
     compiled = stages.run("compile", {"compiled": prepared.files["compiled"]}, lambda: _load(job))
@@ -184,11 +186,10 @@ def _make(
     judged = _judge(recipe, meaning, inputs, stages, prepared, compiled)
     if judged is not None:
         documents |= judged["documents"]
-    is_whole = prepared.files["source"] == inputs["source"]  # then one object, with one digest
     recorded, notes = _golden(inputs, stages, compiled)
     return Made(
         recipe=said, meaning=meaning, inputs=inputs, prepared=prepared.result, result=result,
-        source=inputs["source"] if is_whole else prepared.files["source"], engine=compiled.files["engine"],
+        source=prepared.files["source"], engine=compiled.files["engine"],
         compiled=prepared.files["compiled"], log=stages.log, stderr=stages.stderr,
         environment=environment.describe(_environment(prepared, compiled), compiled.ended, folder),
         documents=documents, golden=recorded, phases_ns=stages.phases_ns,
