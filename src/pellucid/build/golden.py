@@ -17,7 +17,7 @@ from pellucid.build.npz import read_arrays
 from pellucid.build.task import Task
 from pellucid.build.twice import twice
 from pellucid.core.tensor import Tensor, TensorSpec, datatype, element_count, join_bytes_elements
-from pellucid.errors import DeviceUnavailableError, FormatError, RecipeError
+from pellucid.errors import BuildError, DeviceUnavailableError, FormatError, RecipeError
 
 BYTES_MAX: Final = 2**28  # limit: inputs of all golden cases, which stand in the package
 _FLOATS: Final = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
@@ -123,6 +123,7 @@ def record(task: Task) -> tuple[dict[str, Any], list[str]]:
 
     Raises:
         RecipeError: The recipe's own inputs do not hold.
+        BuildError: An output has not a row for each row that went in.
         BuilderCrashedError: A process died.
     """
     request, recipe = task.request, task.request["recipe"]
@@ -140,6 +141,8 @@ def record(task: Task) -> tuple[dict[str, Any], list[str]]:
         first, second = twice(run, at_once=request["at_once"])
     except DeviceUnavailableError as error:
         return without_cases(error.message)
+    for (bucket, _), outputs in zip(cases, first["outputs"], strict=True):
+        _verify_rows(bucket, unpack_tensors(outputs))
     kept = [
         {"bucket": bucket, "inputs": _texts(batch), "outputs": _texts(unpack_tensors(outputs))}
         for (bucket, batch), outputs, again in zip(cases, first["outputs"], second["outputs"], strict=True)
@@ -151,6 +154,16 @@ def record(task: Task) -> tuple[dict[str, Any], list[str]]:
     if lost := sorted(set(recipe["buckets"]) - {bucket for bucket, _ in cases}):
         notes.append(f"golden: no case for buckets {lost}: inputs of all cases would be too large")
     return {"cases": kept}, notes
+
+
+def _verify_rows(bucket: int, outputs: Sequence[Tensor]) -> None:
+    for output in outputs if bucket else ():
+        if output.shape[:1] != (bucket,):
+            raise BuildError(
+                f"model: output {output.name!r:.80}: expected {bucket} rows for {bucket} rows in, "
+                f"got shape {list(output.shape)}",
+                hint="a model whose outputs mix its rows, or take no notice of them, cannot be batched",
+            )
 
 
 def without_cases(reason: str) -> tuple[dict[str, Any], list[str]]:

@@ -181,6 +181,7 @@ def _make(
     from pellucid.build.package import Made
 
     result = compiled.result
+    _verify_rows(recipe, result)
     _verify_meaning(meaning, result)
     documents = prepared.result["documents"]
     judged = _judge(recipe, meaning, inputs, stages, prepared, compiled)
@@ -244,6 +245,16 @@ def _judge(
             hint="better calibration data, another method, or fewer operators; or limits that you can defend",
         )
     return result
+
+
+def _verify_rows(recipe: Recipe, result: dict[str, Any]) -> None:
+    """Refuse an output of one number of rows whatever goes in, as the builder found it."""
+    for name, _, shape in result["outputs"]:
+        if max(recipe.buckets, default=1) > 1 and shape and shape[0] >= 0:
+            raise BuildError(
+                f"model: output {name!r:.80}: expected the batch axis first, got shape {shape}",
+                hint="a model whose outputs mix its rows, or take no notice of them, cannot be batched",
+            )
 
 
 def _verify_meaning(meaning: dict[str, Any], result: dict[str, Any]) -> None:

@@ -125,7 +125,10 @@ def interface(
 def _specs(trt: Any, values: Any, tensors: list[Any], kind: str) -> tuple[TensorSpec, ...]:
     names, by_name = [v.name for v in values], {t.name: t for t in tensors}
     if sorted(names) != sorted(by_name):
-        raise ParseError(f"{kind}: expected {names!s:.200} as the model has them, got {list(by_name)!s:.200}")
+        raise ParseError(
+            f"{kind}: expected {names!s:.200} as the model has them, got {list(by_name)!s:.200}",
+            hint="an input that is an output as it came in gets another name: leave it out at export",
+        )
     specs = []
     for value in values:
         tensor = by_name[value.name]

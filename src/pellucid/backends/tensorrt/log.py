@@ -35,6 +35,8 @@ _HINTS: Final = (
      "this builder has no such operator: replace it at export, or build with onnxruntime"),
     ("dilations other than 1",
      "this builder pools without dilation only: replace it at export, or build with onnxruntime"),
+    ("Failed to convert ONNX date type",
+     "this builder has no such datatype (text, complex): convert it outside, or build with onnxruntime"),
     ("UNSUPPORTED_NODE",
      "this builder has no such operator: replace it at export, or build with onnxruntime"),
     ("Pre-opset 7 broadcasting",
