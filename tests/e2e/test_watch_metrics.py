@@ -19,11 +19,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from pellucid.app.ledger import open_ledger, settle
 from pellucid.app.serve import serve
 from pellucid.app.site import Site, open_site
+from pellucid.app.tls import Tls
 from pellucid.app.tokens import add_token, tokens_path
 from pellucid.core.entry import parse_entry
 from pellucid.core.metrics import METRICS
 from pellucid.errors import ConfigError
 from pellucid.servers.metrics.serve import MetricsListener
+from pellucid.serving.doors import Knock
 from pellucid.testing.certificates import Authority
 from pellucid.testing.server import ServerProcess, serving
 from pellucid.testing.site import configure, make_site
@@ -193,6 +195,35 @@ def test_where_calls_go_over_tls_so_do_metrics(site: Site, tmp_path: Path) -> No
             assert status_of(server, authority=authority) == 200
         with pytest.raises(OSError, match=r"reset|closed|EOF"):
             urllib.request.urlopen(f"http://localhost:{server.ready['metrics']}/metrics", timeout=30)
+
+
+class Visitors:
+    forwarded_header = "x-forwarded-for"
+
+    def __init__(self) -> None:
+        self.knocks: list[Knock] = []
+
+    def __call__(self, knock: Knock) -> None:
+        self.knocks.append(knock)
+
+
+def test_the_door_hears_of_certificate_token_and_proxy(tmp_path: Path) -> None:
+    authority, visitors = Authority(tmp_path), Visitors()
+    server, client = authority.sign("server"), authority.sign("ops", client=True)
+    tls = Tls(server.certificate, server.key, authority.file, print)
+    context = ssl.create_default_context(cafile=authority.file)
+    with closing(MetricsListener("127.0.0.1", 0, lambda: "told\n", visitors, tls.context())) as listener:
+        url = f"https://localhost:{listener.port}/metrics"
+        with pytest.raises(OSError, match=r"certificate required|reset|EOF"):
+            urllib.request.urlopen(url, timeout=30, context=context)
+        context.load_cert_chain(client.certificate, client.key)
+        headers = {"authorization": "Bearer x", "x-forwarded-for": "192.0.2.7"}
+        request = urllib.request.Request(url, headers=headers)
+        with urllib.request.urlopen(request, timeout=30, context=context) as reply:
+            assert reply.read() == b"told\n"
+    (knock,) = visitors.knocks
+    assert (knock.peer, knock.names) == ("127.0.0.1", ("CN:ops",))
+    assert (list(knock.authorization), list(knock.forwarded)) == ([b"Bearer x"], [b"192.0.2.7"])
 
 
 def test_beyond_loopback_nobody_unknown_reads_metrics(site: Site) -> None:
