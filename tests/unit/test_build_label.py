@@ -121,6 +121,17 @@ def test_a_gpu_engine_has_no_claim_about_its_bits() -> None:
     assert "nobody measured its bits yet" in rows(parts, "Where it runs")["Serve level"]
 
 
+@pytest.mark.parametrize("mark", ["\u202e", "\u2066", "\u200b", "\x1b", "\ud800", "&#8238;", "\u2028"])
+def test_nothing_unseen_stands_in_either_form(mark: str) -> None:
+    documents = measured_documents()
+    documents["accuracy.json"]["slices"][0]["value"] = f"night{mark}shift"
+    parts = made(documents)
+    text = label.markdown("toy", parts).decode()
+    assert mark not in text
+    assert "night" in text
+    assert f"night{mark}shift" not in unescape(html(parts)) or mark.startswith("&")
+
+
 def test_both_forms_say_the_same() -> None:
     parts = made(measured_documents(), drawing="<svg></svg>")
     text, page = label.markdown("toy", parts).decode(), unescape(html(parts))

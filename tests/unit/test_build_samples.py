@@ -124,3 +124,8 @@ def test_text_that_is_no_unicode_is_refused_in_words() -> None:
 def test_a_single_number_is_no_row() -> None:
     with pytest.raises(RecipeError, match=r"got float32 \[\]"):
         read_validation(npz(x=np.float32(1)), recipe(), {}, [TensorSpec("x", "FP32", (-1,))])
+
+
+def test_an_archive_without_arrays_is_no_table() -> None:
+    with pytest.raises(RecipeError, match="input 'features': expected FP32"):
+        read_validation(npz(), recipe(), MEANING, SPECS)

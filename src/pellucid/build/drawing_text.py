@@ -11,9 +11,14 @@ _WIDE: Final = frozenset("mwMW@%&\u2014\u2026")
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 
 
+def seen(text: str) -> str:
+    """Text in which nothing is unseen, turns the line around, or is no character."""
+    return _UNSAFE.sub("\ufffd", text)
+
+
 def escape(text: str) -> str:
-    """Text for markup: nothing in it can become structure, turn the line around, or be no character."""
-    return html.escape(_UNSAFE.sub("\ufffd", text))
+    """The same for markup: nothing in it can become structure, either."""
+    return html.escape(seen(text))
 
 
 def width_of(text: str, size: float, *, bold: bool = False) -> float:
@@ -34,7 +39,7 @@ def _em(letter: str) -> float:
 
 def fit(text: str, room: float, size: float, *, bold: bool = False) -> str:
     """The text, or both of its ends around an ellipsis so that it stays inside ``room``."""
-    text = _UNSAFE.sub("\ufffd", text[:600])
+    text = seen(text[:600])
     if width_of(text, size, bold=bold) <= room:
         return text
     low, high = 0, len(text)

@@ -66,7 +66,7 @@ def read_validation(
         RecipeError: An input, the labels or a slice is not in the file or does not fit.
     """
     section = recipe["validation"]
-    if raw[:4] == b"PK\x03\x04":
+    if raw[:4] in (b"PK\x03\x04", b"PK\x05\x06"):  # with files in it, and without any
         columns = read_arrays(raw, "validation")
         inputs = {spec.name: _fit(spec, columns, bool(recipe["buckets"])) for spec in specs}
     else:

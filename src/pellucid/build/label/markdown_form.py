@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pellucid.build.drawing_text import seen
 from pellucid.build.label.content import Section, Table
 
 
@@ -33,4 +34,4 @@ def _table(table: Table) -> list[str]:
 def _inline(text: str) -> str:
     """One line of plain text: nothing in it can become structure."""
     flat = " ".join(re.sub(r"[\x00-\x1f\x7f\u0080-\u009f\u2028\u2029]", " ", text).split())
-    return re.sub(r"([\\`*\[\]<>|#!~])", r"\\\1", flat)
+    return re.sub(r"([\\`*\[\]<>|#!~&])", r"\\\1", seen(flat))
