@@ -13,6 +13,7 @@ from pellucid.core.merkle.proof import verify_consistency, verify_inclusion
 from pellucid.core.record import Context, Event, encode_record
 from pellucid.errors import LedgerFullError, LedgerHaltedError, NotFoundError, UnavailableError
 from pellucid.ledger.complete import complete
+from pellucid.ledger.forming import entry_count
 from pellucid.ledger.journal import SegmentReader, list_segments, write_segment
 from pellucid.ledger.recorder import DoorRecorder, RecorderLimits
 from pellucid.ledger.sequencer import POLL_S
@@ -603,3 +604,10 @@ def test_the_plan_survives_its_wire_form(ledger):
     ledger.state.save_plan(plan)
     assert ledger.state.plan() == plan
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=Plan) == plan
+
+
+def test_what_a_record_gives_is_counted_without_reading_all_of_it():
+    event = Event(1, "read", 1, {})
+    records = [Context(1, FACTS), make_call(1), event, make_batch(1, [1, 2, 3]), make_batch(2, [])]
+    assert [entry_count(encode_record(record)) for record in records] == [0, 1, 1, 4, 1]
+    assert entry_count(encode_record(records[3])[:-1]) == 1, "spoiled: an alert"

@@ -23,8 +23,9 @@ def sha256(data: bytes | bytearray | memoryview) -> str:
 
 def hmac_pads(key: bytes) -> tuple[bytes, bytes]:
     """What HMAC-SHA-256 (RFC 2104) hashes before the message, and before the inner hash."""
-    block = (key if len(key) <= _BLOCK else hashlib.sha256(key).digest()).ljust(_BLOCK, b"\x00")
-    return block.translate(_INNER), block.translate(_OUTER)
+    if len(key) > _BLOCK:
+        key = hashlib.sha256(key).digest()
+    return key.translate(_INNER).ljust(_BLOCK, b"\x36"), key.translate(_OUTER).ljust(_BLOCK, b"\x5c")
 
 
 def hmac_sha256(key: bytes, message: bytes) -> bytes:

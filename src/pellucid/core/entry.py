@@ -7,18 +7,17 @@ live in the erasable vault (``Opening``). Source: spec/ledger.md, section 2.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 
 from pellucid.core import canonical
 from pellucid.core.decision import decide
-from pellucid.core.digest import hmac_sha256
+from pellucid.core.digest import hmac_pads, hmac_sha256
 from pellucid.core.record import Row
 from pellucid.core.subject import Summary
 from pellucid.core.tensor import Tensor, row_digest
@@ -106,7 +105,8 @@ def subject_key_message(call_key: str, kind: str, row: int) -> bytes:
 
 def commit(key: bytes, digest: bytes) -> str:
     """Commitment text ``hmac-sha256:<hex>`` of a 32-byte digest."""
-    return "hmac-sha256:" + hmac_sha256(key, digest).hex()
+    inner, outer = hmac_pads(key)
+    return "hmac-sha256:" + sha256(outer + sha256(inner + digest).digest()).hexdigest()
 
 
 def is_opening(commitment: str, key: bytes, digest: bytes) -> bool:
@@ -117,20 +117,20 @@ def is_opening(commitment: str, key: bytes, digest: bytes) -> bool:
 
 def text_digest(value: str) -> bytes:
     """Digest of a personal text value."""
-    return hashlib.sha256(b"pellucid/text/v1\n" + value.encode("utf-8", "surrogatepass")).digest()
+    return sha256(b"pellucid/text/v1\n" + value.encode("utf-8", "surrogatepass")).digest()
 
 
 def output_digest(row_digest: bytes, label: str | None, confidence: str | None) -> bytes:
     """Digest of an output row with its decision; ``None`` and ``""`` differ."""
-    parts = [_optional(label), _optional(confidence)]
-    return hashlib.sha256(b"pellucid/output-row/v1\n" + row_digest + b"".join(parts)).digest()
+    decided = _optional(label) + _optional(confidence)
+    return sha256(b"pellucid/output-row/v1\n" + row_digest + decided).digest()
 
 
 def _optional(text: str | None) -> bytes:
     if text is None:
         return b"\x00"
     raw = text.encode()
-    return b"\x01" + struct.pack(">I", len(raw)) + raw
+    return b"\x01" + len(raw).to_bytes(4, "big") + raw
 
 
 def encode_outputs(row: Sequence[Tensor]) -> bytes:

@@ -8,10 +8,10 @@ Source: spec/ledger.md, section 2.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256 as _sha256
 from typing import Final
 
 import msgspec
@@ -182,8 +182,7 @@ class _Sealer:
         message = (
             _key_message(kind, row) if subject is None else subject_key_message(self._call_key, kind, row)
         )
-        sha256 = hashlib.sha256
-        key = sha256(self._outer + sha256(self._inner + message).digest()).digest()
+        key = _sha256(self._outer + _sha256(self._inner + message).digest()).digest()
         kept = key if subject is None else b""
         self.openings.append(Opening(kind, row, kept, value, label, confidence, output))
         return commit(key, digest)
@@ -233,7 +232,7 @@ class _Facts:
         head, hashed, tensor = known
         data = value[len(head) :]
         label, confidence = self._decide((Tensor(tensor.name, tensor.datatype, tensor.shape, data),))
-        return hashlib.sha256(hashed + data).digest(), label, confidence
+        return _sha256(hashed + data).digest(), label, confidence
 
     def _learn(self, value: bytes) -> tuple[bytes, str | None, str | None]:
         outputs = decode_outputs(value)
@@ -283,7 +282,7 @@ class Expander:
         if len(prepared) == 1:
             return [self._call(prepared[0], None)]  # ran alone: there are no neighbours to name
         batch = self._batch(record, prepared)
-        digest = "sha256:" + hashlib.sha256(batch.entry).hexdigest()
+        digest = "sha256:" + _sha256(batch.entry).hexdigest()
         return [batch, *[self._call(each, digest) for each in prepared]]
 
     def _facts_of(self, number: int) -> _Facts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import msgspec
 
@@ -184,36 +185,49 @@ def is_worker(source: str) -> bool:
     return len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal()
 
 
+class _Outline(msgspec.Struct, array_like=True, tag="b", gc=False):
+    """A batch of which only the number of its calls is asked."""
+
+    n: int
+    context: int
+    bucket: int
+    closed_ns: int
+    infer_ns: int
+    calls: list[msgspec.Raw]
+
+
+_outlines: Final = msgspec.msgpack.Decoder(_Outline)
+
+
 def entry_count(payload: bytes) -> int:
     """About how many entries a record gives, cheaply; 0 for a context."""
-    if payload[1:3] == b"\xa1x":
+    tag = payload[1:3]
+    if tag == b"\xa1x":
         return 0
-    if payload[1:3] != b"\xa1b":
+    if tag != b"\xa1b":
         return 1
     try:
-        record = decode_record(payload)
-    except FormatError:
+        return len(_outlines.decode(payload).calls) + 1
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 1
-    return len(record.calls) + 1 if isinstance(record, Batch) else 1
 
 
 def _check_profile(record: Record) -> None:
     """What forming does not check: an event's type, and that the integers of calls fit into JSON."""
-    calls: tuple[Call, ...] = (record,) if isinstance(record, Call) else ()
-    values: list[int] = []
-    if isinstance(record, Event) and (record.kind not in TYPES or record.kind in ("call", "batch")):
-        raise FormatError(f"event: expected a type of entry that is no call, got {record.kind!r:.40}")
-    if isinstance(record, Batch):
-        calls = record.calls
-        values += [record.bucket, record.infer_ns]
-    for call in calls:
-        values += (*call.stages, *call.nbytes, call.bucket, call.slot + 1)  # -1: it never ran
-        for shape in call.shapes:
-            values += shape
-        if call.accepted_ns < 0 or call.closed_ns < 0:
-            raise FormatError(f"call {call.n}: expected times since 1970, got earlier ones")
-    if values and not 0 <= min(values) <= max(values) <= INTEGER_MAX:
-        raise FormatError("record: expected integers of 0 to 2**53 - 1, got others")
+    if isinstance(record, Event):
+        if record.kind not in TYPES or record.kind in ("call", "batch"):
+            raise FormatError(f"event: expected a type of entry that is no call, got {record.kind!r:.40}")
+    elif not isinstance(record, Context):
+        calls: tuple[Call, ...] = (record,) if isinstance(record, Call) else record.calls
+        values = [record.bucket, record.infer_ns] if isinstance(record, Batch) else []
+        for call in calls:
+            values += (*call.stages, *call.nbytes, call.bucket, call.slot + 1)  # -1: it never ran
+            for shape in call.shapes:
+                values += shape
+            if call.accepted_ns < 0 or call.closed_ns < 0:
+                raise FormatError(f"call {call.n}: expected times since 1970, got earlier ones")
+        if not 0 <= min(values) <= max(values) <= INTEGER_MAX:
+            raise FormatError("record: expected integers of 0 to 2**53 - 1, got others")
 
 
 def _unformable(call: Call) -> Call:

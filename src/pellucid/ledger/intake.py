@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from pellucid.ledger.journal import SegmentReader, list_segments
 from pellucid.ledger.state import Range
 
 PEEK: Final = 64 * 1024  # enough to see whether anything waits
+CHUNK: Final = 256 * 1024  # of a segment at once: what a step has no use for is read again by the next
 PER_SOURCE_MIN: Final = 256  # no writer keeps the others waiting
 
 
@@ -27,12 +29,13 @@ class Gathered:
     records: list[tuple[str, bytes, str]] = field(default_factory=list)  # source, payload, place
     entries: int = 0
 
-    def take(self, segment: str, source: str, start: int, frames: list[tuple[int, bytes]]) -> None:
-        """Add whole frames of one segment."""
+    def take(
+        self, segment: str, source: str, start: int, frames: list[tuple[int, bytes]], entries: int
+    ) -> None:
+        """Add whole frames of one segment, which give about that many entries."""
         self.ranges.append(Range(segment, start, frames[-1][0]))
-        for stop, payload in frames:
-            self.records.append((source, payload, f"{segment}:{stop}"))
-            self.entries += entry_count(payload)
+        self.records += [(source, payload, f"{segment}:{stop}") for stop, payload in frames]
+        self.entries += entries
 
     def stops(self) -> dict[str, int]:
         """Where each segment is read up to."""
@@ -67,21 +70,21 @@ class Intake:
         for name, (source, _) in segments.items():
             if name not in self._readers or taken[source] >= budget:
                 continue
+            start = self._position(name)
             for frames in self._batches(name, ends[name]):
-                before = gathered.entries
-                start = self._position(name) if name not in gathered.stops() else gathered.stops()[name]
-                frames = _cut(frames, budget - taken[source])
+                frames, entries = _cut(frames, budget - taken[source])
                 if not frames:
                     break
-                gathered.take(name, self._readers[name].head.source, start, frames)
-                taken[source] += gathered.entries - before
+                gathered.take(name, self._readers[name].head.source, start, frames, entries)
+                taken[source] += entries
+                start = frames[-1][0]
         for name in {each.segment for each in gathered.ranges}:
             self._readers[name].sync()
         return gathered
 
     def _batches(self, name: str, end: int | None = None) -> Iterator[list[tuple[int, bytes]]]:
         position = self._position(name)
-        while frames := self._readers[name].frames(position):
+        while frames := self._readers[name].frames(position, chunk=CHUNK):
             if end is not None and frames[-1][0] > end:
                 frames = [frame for frame in frames if frame[0] <= end]
                 if frames:
@@ -109,7 +112,7 @@ class Intake:
                 raise LedgerHaltedError(
                     f"{each.segment}: expected whole records up to {each.stop:,}, got fewer"
                 )
-            gathered.take(each.segment, reader.head.source, each.start, frames)
+            gathered.take(each.segment, reader.head.source, each.start, *_cut(frames, math.inf))
         return gathered
 
     def refresh(self) -> dict[str, tuple[str, int]]:
@@ -223,11 +226,11 @@ class Intake:
         self._readers.clear()
 
 
-def _cut(frames: list[tuple[int, bytes]], budget: int) -> list[tuple[int, bytes]]:
-    """As many frames as give about ``budget`` entries, at least one if there is any budget."""
+def _cut(frames: list[tuple[int, bytes]], budget: float) -> tuple[list[tuple[int, bytes]], int]:
+    """As many frames as give about ``budget`` entries, at least one if there is any budget; and how many."""
     total = 0
     for position, (_, payload) in enumerate(frames):
         if total >= budget:
-            return frames[:position]
+            return frames[:position], total
         total += entry_count(payload)
-    return frames
+    return frames, total
