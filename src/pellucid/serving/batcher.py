@@ -204,7 +204,9 @@ class Batcher:
         while queue:
             following = queue[0]
             count = following.parsed.rows
-            if following.alone or rows + count > largest or _rests(following) != rest:
+            if following.alone or rows + count > largest:
+                break
+            if following.shapes != first.shapes and _rests(following) != rest:
                 break
             calls.append(queue.popleft())
             rows += count

@@ -112,15 +112,13 @@ class Dataplane:
             self._count_refused(error)
             raise
         personal = {"address": address} if address else {}
-        foreign = traceparent and _TRACEPARENT.fullmatch(traceparent)
-        trace = None
-        if foreign:
-            personal["trace_id"] = foreign[1].decode()
+        random = self._entropy.take(48)
+        trace: str | None = random[32:].hex()
+        if traceparent and (foreign := _TRACEPARENT.fullmatch(traceparent)):
+            trace, personal["trace_id"] = None, foreign[1].decode()
             if self.tracer is not None:
                 self.tracer.accepted(n, foreign[0])
-        else:
-            trace = self._entropy.take(16).hex()
-        return OpenCall(n, NODE_CONTEXT, accepted_ns, self._now(), self._entropy.take(32), personal, trace)
+        return OpenCall(n, NODE_CONTEXT, accepted_ns, self._now(), random[:32], personal, trace)
 
     def accept_from(self, knock: Knock, traceparent: bytes | None = None) -> OpenCall:
         """As ``accept``, from where the doors say that it comes."""

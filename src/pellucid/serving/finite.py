@@ -15,7 +15,8 @@ _SMALL: Final = 512  # measured: below this many elements struct beats numpy's f
 
 
 @lru_cache(maxsize=64)
-def _unpacker(code: str, count: int) -> struct.Struct:
+def unpacker(code: str, count: int) -> struct.Struct:
+    """Reads that many little-endian elements."""
     return struct.Struct(f"<{count}{code}")
 
 
@@ -27,7 +28,7 @@ def is_all_finite(tensor: Tensor) -> bool:
     count = len(tensor.data) // kind.itemsize
     if count <= _SMALL and kind.code in ("e", "f"):
         # a sum of doubles that each hold 16 or 32 bit floats cannot overflow by itself
-        return math.isfinite(sum(_unpacker(kind.code, count).unpack(tensor.data)))
+        return math.isfinite(sum(unpacker(kind.code, count).unpack(tensor.data)))
     if kind.code == "" or count <= _SMALL:
         return is_finite(tensor)
     return _is_all_finite_numpy(tensor, kind.code)

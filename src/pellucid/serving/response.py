@@ -12,6 +12,7 @@ import msgspec
 from pellucid.core.tensor import Tensor, datatype, unpack_elements
 from pellucid.errors import TensorError
 from pellucid.serving.answer import Answer
+from pellucid.serving.finite import unpacker
 from pellucid.serving.request import InferRequest
 from pellucid.serving.shared_memory import Place
 
@@ -67,12 +68,21 @@ def put(tensor: Tensor, place: Place) -> tuple[Place, bytes]:
     return place, bytes(tensor.data)
 
 
-def _elements(tensor: Tensor, *, literals: bool) -> list[Any]:
-    values = unpack_elements(tensor)
-    kind = datatype(tensor.datatype).kind
-    if kind == "bytes":
+def _elements(tensor: Tensor, *, literals: bool) -> Sequence[Any]:
+    kind = datatype(tensor.datatype)
+    values: Sequence[Any]
+    if kind.code:
+        values = unpacker(kind.code, len(tensor.data) // kind.itemsize).unpack(tensor.data)
+    else:
+        values = unpack_elements(tensor)
+    if kind.kind == "bytes":
         return _texts(tensor.name, values)
-    if kind == "float" and not literals and not all(map(math.isfinite, values)):
+    # a sum of finite values may overflow by itself; one of others never is finite
+    if (
+        kind.kind == "float"
+        and not (literals or math.isfinite(sum(values)))
+        and not all(map(math.isfinite, values))
+    ):
         raise TensorError(
             f"output {tensor.name!r:.80}: expected finite values in a JSON answer, got NaN or an infinity",
             hint="ask for binary output (binary_data), or send the parameter nonfinite=literal",
@@ -80,7 +90,7 @@ def _elements(tensor: Tensor, *, literals: bool) -> list[Any]:
     return values
 
 
-def _texts(name: str, values: list[bytes]) -> list[str]:
+def _texts(name: str, values: Sequence[bytes]) -> list[str]:
     try:
         return [value.decode() for value in values]
     except UnicodeDecodeError:
