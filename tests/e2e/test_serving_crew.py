@@ -150,13 +150,11 @@ def test_workers_share_the_port_of_grpc(site: Site) -> None:
     keys: list[str] = []
     with serving(site.root) as server:
         address = f"127.0.0.1:{server.ready['beside']['grpc']}"
-        for _ in range(64):  # connections are shared out by a hash: as many as it takes
+        for _ in range(2):  # each goes to the next worker in turn
             with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
                 infer = channel.unary_unary(f"/{SERVICE}/ModelInfer").with_call
                 _, told = infer(message, timeout=30)
                 keys.append(dict(told.trailing_metadata())["pellucid-call"])
-            if len(sources(keys)) == 2:
-                break
         assert len(sources(keys)) == 2
     judged(site, keys)
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import struct
 import threading
 from contextlib import closing
 from pathlib import Path
 
+import grpc
 import pytest
 
 from pellucid.app.ledger import check_ledger, ledger_vkey, open_ledger, settle
 from pellucid.core.entry import parse_entry
 from pellucid.ledger.complete import complete
+from pellucid.servers.grpc.messages import SERVICE, message_class
 from pellucid.testing.server import ServerProcess
 from pellucid.testing.site import make_site
 
 pytestmark = pytest.mark.e2e
-LEAK, CLIENTS, RECYCLES = 48 * 1024, 2, 1
+LEAK, RECYCLES = 48 * 1024, 1
+CLIENTS = 3  # the last of them over gRPC
 # a stand-in for a session that leaks: every execution of these processes keeps some memory for ever
 SITECUSTOMIZE = f"""
 from pellucid.serving import worker
@@ -55,6 +59,27 @@ def client(port: int, keys: list[str], failures: list[str], done: threading.Even
             keys.append(reply.headers["pellucid-call"])
 
 
+def rpc_client(port: int, keys: list[str], failures: list[str], done: threading.Event) -> None:
+    """Calls on one channel, which goes to another process by itself when it is told to."""
+    given = {"name": "features", "datatype": "FP32", "shape": [1, 20]}
+    message = message_class("ModelInferRequest")(
+        model_name="credit", inputs=[given], raw_input_contents=[struct.pack("<20f", *[0.5] * 20)]
+    ).SerializeToString()
+    with grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.enable_retries", 0)]) as channel:
+        infer = channel.unary_unary(f"/{SERVICE}/ModelInfer").with_call
+        while not done.is_set():
+            try:
+                _, told = infer(message, timeout=60)
+            except grpc.RpcError as error:
+                failures.append(str(error))
+                return
+            keys.append(dict(told.trailing_metadata())["pellucid-call"])
+
+
+def epochs(keys: list[str]) -> int:
+    return len({key.rpartition("/")[0] for key in keys})
+
+
 def test_story_x12_memory_creeps_and_the_worker_is_replaced_without_losing_a_call(tmp_path: Path):
     (tmp_path / "leak").mkdir()
     (tmp_path / "leak" / "sitecustomize.py").write_text(SITECUSTOMIZE)
@@ -65,11 +90,16 @@ def test_story_x12_memory_creeps_and_the_worker_is_replaced_without_losing_a_cal
     keys: list[list[str]] = [[] for _ in range(CLIENTS)]
     failures: list[str] = []
     done = threading.Event()
-    threads = [threading.Thread(target=client, args=(server.port, each, failures, done)) for each in keys]
+    ports = [server.port] * (CLIENTS - 1) + [server.ready["beside"]["grpc"]]
+    runs = [client] * (CLIENTS - 1) + [rpc_client]
+    threads = [
+        threading.Thread(target=run, args=(port, each, failures, done))
+        for run, port, each in zip(runs, ports, keys, strict=True)
+    ]
     try:
         for thread in threads:
             thread.start()
-        while not failures and len({k.rpartition("/")[0] for each in keys for k in each[:]}) <= RECYCLES:
+        while not failures and any(epochs(each[:]) <= RECYCLES for each in keys):
             done.wait(0.05)
     finally:
         done.set()

@@ -3,54 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import struct
 from typing import Any
 
-import grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pellucid.core.tensor import DATATYPES
 from pellucid.servers.grpc.asked import ASKED
 from pellucid.servers.grpc.messages import InferRequest, message_class
-from pellucid.servers.grpc.service import Service
+from pellucid.servers.grpc.statuses import StatusCode
 from pellucid.serving.limits import Limits
 from pellucid.serving.shared_memory import Regions
+from pellucid.testing.http2 import exchange
 from pellucid.testing.plane import echo_model, make_plane
 from pellucid.testing.recorder import MemoryRecorder
 
 RIGHT = {
-    grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DEADLINE_EXCEEDED,
+    StatusCode.OK, StatusCode.INVALID_ARGUMENT, StatusCode.NOT_FOUND, StatusCode.PERMISSION_DENIED,
+    StatusCode.RESOURCE_EXHAUSTED, StatusCode.UNIMPLEMENTED, StatusCode.DEADLINE_EXCEEDED,
 }  # fmt: skip
-
-
-class Aborted(grpc.aio.AbortError):
-    pass
-
-
-class Context:
-    """What a method sees of its RPC."""
-
-    def __init__(self) -> None:
-        self.code: grpc.StatusCode | None = None
-
-    def peer(self) -> str:
-        return "ipv6:%5B::1%5D:5"
-
-    def invocation_metadata(self) -> Any:
-        return ()
-
-    def time_remaining(self) -> None:
-        return None
-
-    def set_trailing_metadata(self, _: Any) -> None: ...
-
-    async def abort(self, code: grpc.StatusCode, details: str = "", _: Any = ()) -> None:
-        assert "expected" in details
-        self.code = code
-        raise Aborted
 
 
 names = st.sampled_from(
@@ -96,17 +68,13 @@ def test_any_inference_message(sent: list[Any]):
     plane = make_plane([echo_model()], recorder, Limits(body_max_bytes=500), regions=Regions())
     raw = [each if isinstance(each, bytes) else InferRequest(**each).SerializeToString() for each in sent]
 
-    async def one(data: bytes) -> grpc.StatusCode | None:
-        context = Context()
-        with contextlib.suppress(Aborted):
-            await Service(plane).infer(data, context)
-        return context.code
-
     async def go() -> list[Any]:
         plane.attach(asyncio.get_running_loop())
-        return await asyncio.gather(*map(one, raw))
+        return await exchange(plane, "ModelInfer", raw)
 
-    assert set(asyncio.run(go())) <= RIGHT | {None}
+    told = asyncio.run(go())
+    assert {each.status for each in told} <= RIGHT
+    assert all(each.status == 0 or "expected" in each.fields["grpc-message"] for each in told)
     assert not recorder.open
     assert sorted(call.n for call in recorder.calls()) == list(range(1, len(sent) + 1))
     recorder.entries()
@@ -118,11 +86,9 @@ def test_any_other_message(rpc: str, data: bytes):
 
     async def go() -> None:
         plane.attach(asyncio.get_running_loop())
-        context = Context()
-        try:
-            told = await Service(plane)._ask(rpc, data, context)
-            message_class(f"{rpc}Response").FromString(told)
-        except Aborted:
-            assert context.code in RIGHT
+        (told,) = await exchange(plane, rpc, [data])
+        assert told.status in RIGHT
+        if told.status == StatusCode.OK:
+            message_class(f"{rpc}Response").FromString(told.data[5:])
 
     asyncio.run(go())

@@ -26,9 +26,10 @@ def test_a_missing_library_names_the_extra_and_the_way_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     site = create_site(tmp_path / "site", node="test1")
-    monkeypatch.delitem(sys.modules, "pellucid.servers.grpc.serve", raising=False)
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(MissingExtraError, match="'grpc'") as caught:
+    for name in [name for name in sys.modules if name.startswith("pellucid.servers.grpc.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "hpack", None)
+    with pytest.raises(MissingExtraError, match="'hpack'") as caught:
         _beside(site, None, None)
     assert "pellucid[standard]" in caught.value.hint
     assert "serving.grpc_port = -1" in caught.value.hint
@@ -36,9 +37,11 @@ def test_a_missing_library_names_the_extra_and_the_way_without(
 
 def test_a_port_is_held_for_workers_and_a_taken_one_is_said():
     door = GrpcDoor("127.0.0.1", 0)
-    with door.hold() as words:
-        assert words == ["--host", "127.0.0.1", "--grpc-port", str(door.port)]
+    with door.hold() as listener:
+        assert listener.getsockname() == ("127.0.0.1", door.port)
+        assert door.words == ["--grpc-port", str(door.port)]
         assert door.port > 0
+        listener.listen()
         with pytest.raises(UnavailableError, match="for gRPC"), GrpcDoor("127.0.0.1", door.port).hold():
             pass
 

@@ -1,6 +1,6 @@
-"""Several serving processes behind one port and one ledger.
+"""Several serving processes behind one port a door and one ledger.
 
-The parent owns the port, the sequencer and nothing else: it takes each connection and hands it to the
+The parent owns the ports, the sequencer and nothing else: it takes each connection and hands it to the
 next worker in turn. A worker is a serving process like a lone one, with an epoch, a board and a
 journal of its own, so that nothing in the ledger depends on how many there are or on one of them
 being started again. When a worker dies, its connections end with it and the sequencer closes its
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -70,11 +70,12 @@ class Gathers(Protocol):
 
 @dataclass(slots=True)
 class Crew:
-    """Keeps ``count`` workers running behind a listening socket until SIGTERM or SIGINT.
+    """Keeps ``count`` workers running behind listening sockets until SIGTERM or SIGINT.
 
     Attributes:
         command: Command line of a worker; the numbers of its channel's and its control stream's
             descriptors are appended.
+        listeners: One a door, bound; a connection goes to a worker with its door's number.
         started: Called once, with what each worker said when all were ready.
         report: Gets lines for operators.
         watch: Hears what workers counted.
@@ -82,7 +83,7 @@ class Crew:
 
     command: list[str]
     count: int
-    listener: socket.socket
+    listeners: Sequence[socket.socket]
     started: Callable[[list[dict[str, Any]]], None]
     report: Callable[[str], None]
     watch: Gathers
@@ -140,8 +141,8 @@ class Crew:
             for key, mask in self._selector.select(wait):
                 if key.data == "stop":
                     return
-                if key.data == "door":
-                    self._take()
+                if isinstance(key.data, int):
+                    self._take(key.data)
                 elif isinstance(key.data, Link):
                     key.data.wake(mask)
                 else:
@@ -185,9 +186,10 @@ class Crew:
         ready = [w.ready for w in self._workers.values() if w.ready is not None]
         if not self._open and len(ready) == self.count:
             self._open = True
-            self.listener.setblocking(False)
-            self.listener.listen(2_048)
-            self._selector.register(self.listener, selectors.EVENT_READ, "door")
+            for door, listener in enumerate(self.listeners):
+                listener.setblocking(False)
+                listener.listen(2_048)
+                self._selector.register(listener, selectors.EVENT_READ, door)
             self.started(ready)
 
     def _replace(self, worker: _Worker, reason: str) -> None:
@@ -235,25 +237,25 @@ class Crew:
 
     # -- connections ------------------------------------------------------------------------------
 
-    def _take(self) -> None:
+    def _take(self, door: int) -> None:
         for _ in range(_ACCEPTS):
             try:
-                connection, _ = self.listener.accept()
+                connection, _ = self.listeners[door].accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # out of descriptors: the others wait in the backlog
                 self.report(f"door: expected to take a connection, got {error.strerror}")
                 return
             with connection:
-                self._give(connection)
+                self._give(connection, b"%d" % door)
 
-    def _give(self, connection: socket.socket) -> None:
+    def _give(self, connection: socket.socket, door: bytes) -> None:
         self._turn += 1
         ready = [worker for worker in self._workers.values() if worker.ready is not None]
         for offset in range(len(ready)):
             worker = ready[(self._turn + offset) % len(ready)]
             try:
-                socket.send_fds(worker.channel, [b"c"], [connection.fileno()], socket.MSG_DONTWAIT)
+                socket.send_fds(worker.channel, [door], [connection.fileno()], socket.MSG_DONTWAIT)
             except OSError:
                 continue  # full or gone: the next one takes it
             return
@@ -261,7 +263,8 @@ class Crew:
     # -- the end ----------------------------------------------------------------------------------
 
     def _stop(self) -> None:
-        self.listener.close()  # nobody new; who is in is answered
+        for listener in self.listeners:
+            listener.close()  # nobody new; who is in is answered
         self._control.close()  # who waits for a change is told
         workers = [*self._workers.values(), *self._coming.values(), *self._retiring.values()]
         for worker in workers:

@@ -14,14 +14,15 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before anything can import onnxruntime
 
 from pellucid.app.clock import SystemClock
+from pellucid.app.listening import Door, SideDoor
 from pellucid.app.pulse import Pulse
 from pellucid.app.supervisor import Supervisor
 from pellucid.app.traces import open_traces
@@ -66,61 +67,6 @@ class Ready:
     def record(self) -> dict[str, Any]:
         """As one line for machines."""
         return {"ready": True} | {name: getattr(self, name) for name in self.__slots__}
-
-
-class Door(Protocol):
-    """How requests come in: a server above this layer, handed down by whoever starts it."""
-
-    def bind(self, host: str, port: int) -> socket.socket:
-        """Bound socket, not yet listening."""
-        ...
-
-    def run(
-        self,
-        plane: Dataplane,
-        listener: socket.socket,
-        *,
-        attach: Callable[[asyncio.AbstractEventLoop], None],
-        started: Callable[[], None],
-        drain: Callable[[], Awaitable[object]],
-        handed: bool = False,
-        beside: Sequence[SideDoor] = (),
-    ) -> None:
-        """Serve until SIGTERM or SIGINT.
-
-        Args:
-            handed: Connections come over ``listener``, a channel from the parent, which owns the port.
-            beside: Open before ``started`` is called, and close with it.
-        """
-        ...
-
-
-class SideDoor(Protocol):
-    """A further way in, on the event loop of the door.
-
-    Attributes:
-        name: What it speaks.
-        port: Where it listens, once open or held.
-    """
-
-    name: str
-    port: int
-
-    def hold(self) -> contextlib.AbstractContextManager[list[str]]:
-        """Keep the port for workers that share it; gives what to add to their command lines.
-
-        Raises:
-            UnavailableError: The address is taken or not ours.
-        """
-        ...
-
-    async def open(self, plane: Dataplane) -> None:
-        """Listen and answer. Raises ``UnavailableError`` when the address is taken or not ours."""
-        ...
-
-    async def close(self, grace_s: float) -> None:
-        """Take nothing new, let what is in flight finish for a while, and be gone."""
-        ...
 
 
 def serve(
@@ -264,9 +210,10 @@ def _crew(house: _House) -> None:
 
     site = house.site
     with contextlib.ExitStack() as held:
-        more = [word for side in house.beside for word in held.enter_context(side.hold())]
+        listeners = [house.listener, *(held.enter_context(side.hold()) for side in house.beside)]
+        more = [word for side in house.beside for word in side.words]
         command, count = worker_command(str(site.root), more), site.config.serving.workers
-        Crew(command, count, house.listener, started, house.report, house.watch).run()
+        Crew(command, count, listeners, started, house.report, house.watch).run()
 
 
 def serve_worker(

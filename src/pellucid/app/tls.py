@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,19 +19,8 @@ if TYPE_CHECKING:
 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; those of 1.3 are all sane
 PEM_MAX: Final = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """Bytes of the files.
-
-    Attributes:
-        authorities: Of clients' certificates; ``None`` where clients need none.
-    """
-
-    chain: bytes
-    key: bytes
-    authorities: bytes | None
+HTTP: Final = "http/1.1"
+HTTP_2: Final = "h2"
 
 
 class Tls:
@@ -50,24 +38,19 @@ class Tls:
     ) -> None:
         self._paths, self._ca, self._report = (certificate, key), client_ca, report
         self._seen = self._mark()
-        self._files, self._context = self._open()
+        self._contexts = self._open()
 
-    def context(self) -> ssl.SSLContext:
-        """For an HTTP listener: each new connection gets the newest files."""
-        context = self._context
+    def context(self, speaks: str = HTTP) -> ssl.SSLContext:
+        """For a listener of that protocol: each new connection gets the newest files."""
+        context = self._contexts[speaks]
 
         def newest(socket: ssl.SSLObject | ssl.SSLSocket, _: object, __: object) -> None:
             self._look()
-            if self._context is not context:
-                socket.context = self._context
+            if self._contexts[speaks] is not context:
+                socket.context = self._contexts[speaks]
 
         context.sni_callback = newest  # called whether or not the client names a server
         return context
-
-    def files(self) -> TlsFiles:
-        """For a gRPC listener, which wants bytes; the newest."""
-        self._look()
-        return self._files
 
     def _look(self) -> None:
         mark = self._mark()
@@ -75,7 +58,7 @@ class Tls:
             return
         self._seen = mark
         try:
-            self._files, self._context = self._open()
+            self._contexts = self._open()
         except PellucidError as error:
             self._report(f"{error.message}: the certificate in use stays")
 
@@ -89,28 +72,31 @@ class Tls:
                 found.append((0, 0, 0))
         return tuple(found)
 
-    def _open(self) -> tuple[TlsFiles, ssl.SSLContext]:
+    def _open(self) -> dict[str, ssl.SSLContext]:
         chain, key = self._paths
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
-        context.set_ciphers(CIPHERS)
-        context.set_alpn_protocols(["http/1.1"])
-        authorities = None
         try:
-            files = (chain.read_bytes(), read_private(key, "doors.key", PEM_MAX))
-            # no password: a key that asks for one would ask the terminal
-            context.load_cert_chain(chain, key, password=_no_password)
-            if self._ca is not None:
-                authorities = self._ca.read_bytes()
-                context.load_verify_locations(cadata=authorities.decode("ascii"))
-                context.verify_mode = ssl.CERT_REQUIRED
+            read_private(key, "doors.key", PEM_MAX)
+            authorities = self._ca.read_bytes().decode("ascii") if self._ca is not None else None
+            return {speaks: _context(speaks, chain, key, authorities) for speaks in (HTTP, HTTP_2)}
         except (OSError, ValueError) as error:  # SSLError is an OSError
             raise ConfigError(
                 f"doors.certificate: expected PEM files that fit together at {chain}, {key}"
                 f"{f', {self._ca}' if self._ca else ''}, got {error!s:.160}"
             ) from None
-        return TlsFiles(*files, authorities), context
+
+
+def _context(speaks: str, chain: Path, key: Path, authorities: str | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.set_ciphers(CIPHERS)
+    context.set_alpn_protocols([speaks])
+    # no password: a key that asks for one would ask the terminal
+    context.load_cert_chain(chain, key, password=_no_password)
+    if authorities is not None:
+        context.load_verify_locations(cadata=authorities)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def _no_password() -> str:

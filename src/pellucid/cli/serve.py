@@ -13,9 +13,12 @@ import click
 from pellucid.cli.output import json_option, site_option
 
 if TYPE_CHECKING:
-    from pellucid.app.serve import Door, Ready, SideDoor
+    from pellucid.app.listening import Door, SideDoor
+    from pellucid.app.serve import Ready
     from pellucid.app.site import Site
+    from pellucid.app.tls import Tls
     from pellucid.errors import MissingExtraError
+    from pellucid.servers.http.crowd import Crowd
 
 
 @click.command()
@@ -50,11 +53,15 @@ def command(
     """
     from pellucid.app.serve import print_report, serve, serve_worker
     from pellucid.app.site import open_site
+    from pellucid.app.tls import open_tls
 
     site = open_site(site_path)
+    tls, crowd = open_tls(site, print_report), _crowd(site)
     if worker_channel is not None and worker_control is not None:
-        beside = _beside(site, host, -1 if grpc_port is None else grpc_port, shared=True)
-        serve_worker(site, _door(site), worker_channel, worker_control, beside=beside, report=print_report)
+        grpc_port = -1 if grpc_port is None else grpc_port
+        beside = _beside(site, host, grpc_port, handed=True, tls=tls, crowd=crowd)
+        door = _door(tls, crowd)
+        serve_worker(site, door, worker_channel, worker_control, beside=beside, report=print_report)
         return
 
     def ready(now: Ready) -> None:
@@ -66,8 +73,8 @@ def command(
 
     if grpc_port is None and port == 0 and site.config.serving.grpc_port > 0:
         grpc_port = 0  # who asks for any free port wants no fixed one either
-    beside = _beside(site, host, grpc_port)
-    door = _door(site)
+    beside = _beside(site, host, grpc_port, tls=tls, crowd=crowd)
+    door = _door(tls, crowd)
     from pellucid.servers.metrics.serve import MetricsListener
 
     serve(
@@ -77,29 +84,38 @@ def command(
     sys.stdout.flush()
 
 
-def _door(site: Site) -> Door:
+def _crowd(site: Site) -> Crowd:
+    """Limits of connections, those of both doors together."""
+    from pellucid.core.access import parse_networks
+    from pellucid.servers.http.crowd import Crowd
+
+    doors = site.config.doors
+    proxies = parse_networks(doors.trusted_proxies, "doors.trusted_proxies")
+    return Crowd(doors.connections_max, doors.connections_per_address_max, doors.write_timeout_s, proxies)
+
+
+def _door(tls: Tls | None, crowd: Crowd) -> Door:
     """The HTTP door.
 
     Raises:
-        ConfigError: Its certificate or key will not do.
         MissingExtraError: Its libraries are not installed.
     """
     try:
         from pellucid.servers.http.serve import UvicornDoor
     except ModuleNotFoundError as error:
         raise _missing(error, "") from error
-    from pellucid.app.serve import print_report
-    from pellucid.app.tls import open_tls
-    from pellucid.core.access import parse_networks
-    from pellucid.servers.http.crowd import Crowd
-
-    doors, tls = site.config.doors, open_tls(site, print_report)
-    proxies = parse_networks(doors.trusted_proxies, "doors.trusted_proxies")
-    crowd = Crowd(doors.connections_max, doors.connections_per_address_max, doors.write_timeout_s, proxies)
     return UvicornDoor(tls.context() if tls else None, crowd)
 
 
-def _beside(site: Site, host: str | None, port: int | None, *, shared: bool = False) -> list[SideDoor]:
+def _beside(
+    site: Site,
+    host: str | None,
+    port: int | None,
+    *,
+    handed: bool = False,
+    tls: Tls | None = None,
+    crowd: Crowd | None = None,
+) -> list[SideDoor]:
     """The gRPC door, unless it is switched off.
 
     Raises:
@@ -113,11 +129,7 @@ def _beside(site: Site, host: str | None, port: int | None, *, shared: bool = Fa
         from pellucid.servers.grpc.serve import GrpcDoor
     except ModuleNotFoundError as error:
         raise _missing(error, "; or serve without gRPC: serving.grpc_port = -1") from error
-    from pellucid.app.serve import print_report
-    from pellucid.app.tls import open_tls
-
-    tls = open_tls(site, print_report)
-    return [GrpcDoor(host or settings.host, port, shared=shared, tls=tls)]
+    return [GrpcDoor(host or settings.host, port, handed=handed, tls=tls, crowd=crowd)]
 
 
 def _missing(error: ModuleNotFoundError, or_else: str) -> MissingExtraError:

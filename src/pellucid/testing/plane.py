@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.app.serve import SideDoor
+from pellucid.app.listening import SideDoor
 from pellucid.core.tensor import TensorSpec
 from pellucid.ports import LoadProbe, Recorder, Session
 from pellucid.servers.http.app import HttpDoor, make_app

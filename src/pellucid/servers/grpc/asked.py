@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-import grpc
-
 from pellucid.errors import FormatError
 from pellucid.servers.grpc.codec import parameters_of
 from pellucid.servers.grpc.messages import fill, message_class
+from pellucid.servers.grpc.statuses import StatusCode
+from pellucid.servers.grpc.wire import RefusedError
 from pellucid.serving.dataplane import Dataplane
-
-
-class RefusedError(Exception):
-    """A status that no error of the house has."""
-
-    def __init__(self, code: grpc.StatusCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
 
 Answer = Callable[[Dataplane, Any], Awaitable[Any]]
 _responses: Final[dict[str, Any]] = {}
@@ -72,7 +63,7 @@ async def _statistics(plane: Dataplane, asked: Any) -> Any:
 def _verify_repository(asked: Any) -> None:
     if asked.repository_name:
         raise RefusedError(
-            grpc.StatusCode.UNIMPLEMENTED,
+            StatusCode.UNIMPLEMENTED,
             f"repository_name: expected none, got {asked.repository_name!r:.80}: there is one repository",
         )
 

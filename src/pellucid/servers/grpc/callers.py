@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-from urllib.parse import unquote
+from typing import Final
 
 from pellucid.core.access import HEALTH
-from pellucid.core.certificate import certificate_names
+from pellucid.servers.grpc.heads import Head
 from pellucid.serving.doors import Doors, Knock
 
 _ACTIONS: Final = {
@@ -25,32 +24,8 @@ def action_of(name: str) -> str:
     return _ACTIONS.get(name, "metadata")
 
 
-def knock_of(context: Any, doors: Doors | None, size: int) -> Knock:
-    """Of an RPC."""
-    peer = address_of(context.peer())
+def knock_of(head: Head, peer: str, names: tuple[str, ...], doors: Doors | None, size: int) -> Knock:
+    """Of an RPC that comes from a peer."""
     if doors is None:
         return Knock(peer)
-    authorization, forwarded = [], []
-    for name, value in context.invocation_metadata() or ():
-        if name == "authorization":
-            authorization.append(_bytes(value))
-        elif name == doors.forwarded_header:
-            forwarded.append(_bytes(value))
-    return Knock(peer, authorization, forwarded, _names(context), size)
-
-
-def _bytes(value: str | bytes) -> bytes:
-    return value.encode("utf-8", "replace") if isinstance(value, str) else value
-
-
-def _names(context: Any) -> tuple[str, ...]:
-    pems = context.auth_context().get("x509_pem_cert") or ()
-    return certificate_names(pems[0]) if pems else ()
-
-
-def address_of(peer: str) -> str:
-    """Address of ``ipv4:1.2.3.4:5``, ``ipv6:%5B::1%5D:5`` or ``unix:path``."""
-    kind, _, rest = peer.partition(":")
-    if kind not in ("ipv4", "ipv6"):
-        return ""
-    return unquote(rest).rpartition(":")[0].strip("[]")
+    return Knock(peer, head.values(b"authorization"), head.values(doors.forwarded_key), names, size)

@@ -1,58 +1,34 @@
 """Runs the gRPC door on the event loop of the HTTP door, until that one stops.
 
 It has health checking (``grpc.health.v1``) and no reflection: the messages are served at
-``/inference.proto``. Order of a stop: not serving any more, new RPCs refused, those in flight answered.
+``/inference.proto``. Order of a stop: not serving any more, connections told to go elsewhere, RPCs in
+flight answered.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
-import os
 import socket
-import sys
-import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # before grpc is imported: stderr is for operators
-
-import grpc
-import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-
-from pellucid.app.tls import Tls, TlsFiles
+from pellucid.app.tls import HTTP_2, Tls
 from pellucid.errors import UnavailableError
-from pellucid.servers.grpc.messages import SERVICE
+from pellucid.servers.grpc.connection import Connection
+from pellucid.servers.grpc.door import Door
+from pellucid.servers.grpc.health import Health
+from pellucid.servers.grpc.held import Held
 from pellucid.servers.grpc.service import Service
+from pellucid.servers.grpc.statuses import StatusCode
+from pellucid.servers.http.crowd import Crowd
+from pellucid.servers.http.serve import BACKLOG, HANDSHAKE_S, connections_max
 from pellucid.serving.dataplane import Dataplane
 
 FRAME_MAX: Final = 2**20  # limit: a message over the body's limit by less than this is refused by name
-STREAMS_MAX: Final = 1_024  # limit: RPCs at once on one connection
-METADATA_MAX: Final = 32_768  # limit: as the headers of the HTTP door
-IDLE_S: Final = 75  # as the HTTP door
+MESSAGES_BYTES: Final = 256 * 2**20  # limit: of all messages that come in pieces, where one may be no larger
 FLUSH_S: Final = 0.5  # limit: how long answers that are made may take to leave at a stop
-_FAULT: Final = "server: expected an answer, got a fault of its own"
-Method = Callable[[Any, Any], Awaitable[bytes]]
-
-
-def answer_faults(method: Method) -> Method:
-    """The method, with a status of ours where grpc would show the name of an exception."""
-
-    @functools.wraps(method)
-    async def guarded(message: Any, context: Any) -> bytes:
-        try:
-            return await method(message, context)
-        except grpc.aio.AbortError:
-            raise
-        except Exception:
-            traceback.print_exc(file=sys.stderr)
-            await context.abort(grpc.StatusCode.INTERNAL, _FAULT)
-            raise
-
-    return guarded
+_STOPS: Final = "server: expected to be serving, got a shutdown"
 
 
 class GrpcDoor:
@@ -60,41 +36,43 @@ class GrpcDoor:
 
     Args:
         port: 0 takes any free one; what it became stands in ``port`` once open or held.
-        shared: Other processes listen on the same port, and the system shares out connections.
+        handed: A parent listens, and hands connections over.
         tls: Every connection speaks it.
+        crowd: Limits of connections, counted with those of the HTTP door where it is the same.
     """
 
     name = "grpc"
 
-    def __init__(self, host: str, port: int, *, shared: bool = False, tls: Tls | None = None) -> None:
-        self._tls = tls
-        self._host, self.port, self._shared = host, port, shared
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        handed: bool = False,
+        tls: Tls | None = None,
+        crowd: Crowd | None = None,
+    ) -> None:
+        self._tls, self._crowd = tls, crowd or Crowd()
+        self._host, self.port, self._handed = host, port, handed
         self._server: Any = None
-        self._health: Any = None
-        self._service: Service | None = None
-        self._plane: Dataplane | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._door: Door | None = None
+        self._health = Health()
 
     @contextmanager
-    def hold(self) -> Iterator[list[str]]:
-        """Keep the port for workers that share it; gives what to add to their command lines.
+    def hold(self) -> Iterator[socket.socket]:
+        """Bound socket, for a parent that takes connections and hands them to workers.
 
         Raises:
             UnavailableError: The address is taken or not ours.
         """
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        with contextlib.ExitStack() as sockets:
-            try:
-                with socket.socket(family, socket.SOCK_STREAM) as probe:  # nobody else's, shared or not
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind((self._host, self.port))
-                    self.port = probe.getsockname()[1]
-                held = sockets.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-                held.bind((self._host, self.port))
-            except OSError as error:
-                raise self._taken() from error
-            yield ["--host", self._host, "--grpc-port", str(self.port)]
+        with self._bind() as listener:
+            self.port = listener.getsockname()[1]
+            yield listener
+
+    @property
+    def words(self) -> list[str]:
+        """What to add to the command lines of such workers."""
+        return ["--grpc-port", str(self.port)]
 
     def _taken(self) -> UnavailableError:
         return UnavailableError(
@@ -108,81 +86,78 @@ class GrpcDoor:
         Raises:
             UnavailableError: The address is taken or not ours.
         """
-        self._plane, server = plane, grpc.aio.server(options=self._options(plane.limits.body_max_bytes))
-        self._service = Service(plane)
-        server.add_generic_rpc_handlers((self._service.handler(answer_faults),))
-        self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        try:
-            where = f"{host}:{self.port}"
-            port = (
-                server.add_secure_port(where, credentials(self._tls))
-                if self._tls
-                else server.add_insecure_port(where)
+        loop, body_max = asyncio.get_running_loop(), plane.limits.body_max_bytes
+        held = Held(max(MESSAGES_BYTES, 2 * body_max))
+        held.attach(loop)
+        service = Service(plane, self._health)
+        door = Door(loop, service, held, body_max + FRAME_MAX, self._crowd, connections_max())
+        self._door = door
+        if not self._handed:
+            listener = self._bind()
+            self.port = listener.getsockname()[1]
+            self._server = await loop.create_server(
+                lambda: Connection(door), sock=listener, backlog=BACKLOG, **self._secure()
             )
-        except RuntimeError as error:
+
+        def changed() -> None:
+            self._health.set(serving=plane.is_ready)
+
+        changed()
+        plane.pool.on_change.append(changed)
+        plane.on_drain.append(changed)
+
+    def _secure(self) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        return {"ssl": self._tls.context(HTTP_2), "ssl_handshake_timeout": HANDSHAKE_S}
+
+    async def join(self, connection: socket.socket) -> object:
+        """Take in a connection that a parent hands over."""
+        door = self._door
+        assert door is not None, "open comes first"
+        return await door.loop.connect_accepted_socket(lambda: Connection(door), connection, **self._secure())
+
+    def retire(self) -> None:
+        """No more connections come: send clients elsewhere, and lose no call."""
+        assert self._door is not None, "open comes first"
+        for connection in list(self._door.connections):
+            connection.leave()
+
+    @property
+    def is_empty(self) -> bool:
+        """True when no connection is left."""
+        return self._door is None or not self._door.connections
+
+    def _bind(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((self._host, self.port))
+        except OSError as error:
+            listener.close()
             raise self._taken() from error
-        await self._tell()
-        plane.pool.on_change.append(self._changed)
-        plane.on_drain.append(self._changed)
-        await server.start()
-        self._server, self.port = server, int(port)
-
-    def _changed(self) -> None:
-        task = asyncio.ensure_future(self._tell())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
-
-    async def _tell(self) -> None:
-        assert self._plane is not None
-        statuses = health_pb2.HealthCheckResponse
-        status = statuses.SERVING if self._plane.is_ready else statuses.NOT_SERVING
-        for service in ("", SERVICE):
-            await self._health.set(service, status)
+        listener.set_inheritable(False)
+        return listener
 
     async def close(self, grace_s: float) -> None:
-        """Refuse new RPCs, let those in flight finish, and be gone."""
-        server, loop = self._server, asyncio.get_running_loop()
-        if server is None or self._service is None:
+        """Send clients elsewhere, let what is in flight finish, and be gone."""
+        door, loop = self._door, asyncio.get_running_loop()
+        if door is None:
             return
-        self._server = None
-        await self._health.enter_graceful_shutdown()
-        stopping = asyncio.ensure_future(server.stop(grace_s))
+        if self._server is not None:
+            self._server.close()
+        self._health.set(serving=False)
+        self.retire()
         until = loop.time() + grace_s
-        while self._service.busy and loop.time() < until and not stopping.done():
+        while door.is_busy and loop.time() < until:
             await asyncio.sleep(0.005)
         # streams and watches that only wait would hold the stop for all of its grace
-        await server.stop(FLUSH_S)
-        await stopping
-
-    def _options(self, body_max: int) -> list[tuple[str, int]]:
-        return [
-            ("grpc.max_receive_message_length", min(body_max + FRAME_MAX, 2**31 - 1)),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", int(self._shared)),  # else a second server on this port is a mistake
-            ("grpc.max_concurrent_streams", STREAMS_MAX),
-            ("grpc.max_metadata_size", METADATA_MAX),
-            ("grpc.max_connection_idle_ms", IDLE_S * 1000),
-        ]
-
-
-def credentials(tls: Tls) -> Any:
-    """What a gRPC server needs of TLS; files that were replaced are taken up at the next connection."""
-    given = tls.files()
-
-    def configuration(files: TlsFiles) -> Any:
-        return grpc.ssl_server_certificate_configuration([(files.key, files.chain)], files.authorities)
-
-    def newest() -> Any:
-        nonlocal given
-        files = tls.files()
-        if files is given:
-            return None  # nothing new
-        given = files
-        return configuration(files)
-
-    required = given.authorities is not None
-    return grpc.dynamic_ssl_server_credentials(
-        configuration(given), newest, require_client_authentication=required
-    )
+        for connection in list(door.connections):
+            for rpc in list(connection.streams.values()):
+                rpc.end(StatusCode.UNAVAILABLE, _STOPS)
+        until = loop.time() + FLUSH_S
+        while door.connections and loop.time() < until:
+            await asyncio.sleep(0.005)
+        for connection in list(door.connections):
+            connection.abort()

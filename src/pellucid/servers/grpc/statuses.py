@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import inspect
+from enum import IntEnum
 from typing import Final
-
-from grpc import StatusCode
 
 from pellucid import errors
 from pellucid.errors import PellucidError
+
+
+class StatusCode(IntEnum):
+    """Statuses of gRPC, by its own names and numbers."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
 
 _OWN: Final[dict[type[PellucidError], StatusCode]] = {
     errors.PellucidError: StatusCode.INTERNAL,

@@ -28,6 +28,11 @@ class Crowd:
     _total: int = 0
     _of: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def total(self) -> int:
+        """Connections that are counted now."""
+        return self._total
+
     def enter(self, address: str) -> bool:
         """Count a connection; False, and it is not counted, where there are too many."""
         count = self._of.get(address, 0)

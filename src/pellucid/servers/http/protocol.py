@@ -149,7 +149,7 @@ class DoorProtocol(HttpToolsProtocol):  # type: ignore[misc]
             return
         self._address = address
         self._arm()
-        if len(self.connections) > self.connections_max:
+        if self.crowd.total > self.connections_max:
             self._deaf = True
             self.transport.leave(_TOO_MANY)
 

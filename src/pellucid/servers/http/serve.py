@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from pellucid.app.serve import SideDoor
+from pellucid.app.listening import SideDoor
 from pellucid.errors import UnavailableError
 from pellucid.servers.http.app import FAULT, App, HttpDoor, Scope, Send, make_app
 from pellucid.servers.http.body import Receive
@@ -107,9 +107,10 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         opened: Step,
         closed: Step,
         retire: Callable[[], None],
+        beside: Sequence[SideDoor],
     ) -> None:
         super().__init__(config)
-        self._retire, self._retired_at = retire, 0.0
+        self._retire, self._retired_at, self._beside = retire, 0.0, beside
         self._tell, self._drain, self._channel = started, drain, channel
         self._opened, self._closed = opened, closed
         self._joining: set[asyncio.Task[Any]] = set()
@@ -166,26 +167,30 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
                 self._retire()
                 self._end_when_empty()
             for descriptor in descriptors:
-                self._join(socket.socket(fileno=descriptor))
+                self._join(socket.socket(fileno=descriptor), int(message))
 
     def _end_when_empty(self) -> None:
         """Another has our place: end when the last client has gone, or was silent for long enough."""
         loop = asyncio.get_running_loop()
         empty = not self.server_state.connections and not self._joining
+        empty = empty and all(door.is_empty for door in self._beside)
         if empty or loop.time() - self._retired_at > RETIRE_MAX_S:
             self.should_exit = True
         else:
             loop.call_later(_LOOK_S, self._end_when_empty)
 
-    def _join(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+    def _join(self, connection: socket.socket, door: int) -> None:
+        """Take in a connection of this door, which is the first, or of one beside it."""
+        loop, tls = asyncio.get_running_loop(), self.config.ssl
         connection.setblocking(False)
-
-        tls = self.config.ssl
-        joining = loop.connect_accepted_socket(
-            self._protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S if tls else None
-        )
-        task = loop.create_task(joining)
+        joining: Awaitable[object]
+        if door:
+            joining = self._beside[door - 1].join(connection)
+        else:
+            joining = loop.connect_accepted_socket(
+                self._protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S if tls else None
+            )
+        task = asyncio.ensure_future(joining)
         self._joining.add(task)
         task.add_done_callback(self._joined)
 
@@ -215,6 +220,7 @@ def run(
     closed: Step = _nothing,
     tls: ssl.SSLContext | None = None,
     crowd: Crowd | None = None,
+    beside: Sequence[SideDoor] = (),
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until the server's ``should_exit`` is set.
 
@@ -227,6 +233,7 @@ def run(
         opened, closed: Awaited when it listens, and beside its stop: for doors next to this one.
         tls: Every connection speaks it.
         crowd: Limits of connections.
+        beside: What else the parent hands connections for.
     """
     config = uvicorn.Config(
         answer_faults(make_app(door)),
@@ -250,6 +257,8 @@ def run(
 
     def retire() -> None:
         door.retiring = True
+        for side in beside:
+            side.retire()
 
     async def settle() -> None:
         door.slow.end()
@@ -257,7 +266,7 @@ def run(
 
     config.load()
     config.ssl = tls
-    server = _Server(config, started, settle, listener if handed else None, opened, closed, retire)
+    server = _Server(config, started, settle, listener if handed else None, opened, closed, retire, beside)
 
     async def serve() -> None:
         attach(asyncio.get_running_loop())
@@ -307,6 +316,7 @@ class UvicornDoor:
             closed=closed,
             tls=self._tls,
             crowd=self._crowd,
+            beside=beside,
         )
 
 
