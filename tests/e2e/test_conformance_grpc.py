@@ -596,7 +596,7 @@ def test_a_fault_of_ours_is_internal_and_the_number_is_closed(
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("pellucid.servers.grpc.service.read_request", broken)
+    monkeypatch.setattr("pellucid.servers.grpc.known.Messages.open", broken)
     error = client.refused("ModelInfer", infer())
     assert error.code() == grpc.StatusCode.INTERNAL
     assert error.details() == "server: expected an answer, got a fault of its own"

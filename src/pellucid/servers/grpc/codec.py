@@ -8,6 +8,7 @@ else.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from pellucid.core.tensor import Tensor, join_bytes_elements
@@ -135,16 +136,48 @@ def render(
     model: str, version: str, request: InferRequest, outputs: Sequence[Tensor], call: str, trace: str
 ) -> Answer:
     """The answer as the bytes of a ``ModelInferResponse``; raises as ``render_answer``."""
-    answer = InferResponse(model_name=model, model_version=version, id=request.id or "")
-    answer.parameters["pellucid-call"].string_param = call
+    outs = [outputs[position] for position, _ in request.outputs]
+    parts = [_named(model, version)]
+    if request.id:
+        parts.append(_field(3, request.id.encode()))
+    parts.append(_field(4, _CALL + _field(2, _field(3, call.encode()))))
+    parts += [_described(tensor.name, tensor.datatype, tensor.shape) for tensor in outs]
     elsewhere: list[tuple[Place, bytes]] = []
     places = request.places or {}
-    for position, _ in request.outputs:
-        tensor = outputs[position]
-        answer.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    for (position, _), tensor in zip(request.outputs, outs, strict=True):
         if position in places:
             elsewhere.append(put(tensor, places[position]))
-            answer.raw_output_contents.append(b"")  # stock clients expect one for every output
+            parts.append(_field(6, b""))  # stock clients expect one for every output
         else:
-            answer.raw_output_contents.append(bytes(tensor.data))
-    return Answer(answer.SerializeToString(), None, call, trace, elsewhere)
+            parts.append(_field(6, tensor.data))
+    return Answer(b"".join(parts), None, call, trace, elsewhere)
+
+
+def _field(number: int, value: bytes | bytearray | memoryview) -> bytes:
+    """A field of bytes, text or a message, as protobuf writes it."""
+    count = len(value)
+    if count < 128:
+        return bytes((number << 3 | 2, count)) + value
+    head = bytearray((number << 3 | 2,))
+    while count > 127:
+        head.append(count & 127 | 128)
+        count >>= 7
+    head.append(count)
+    return bytes(head) + value
+
+
+_CALL: Final = _field(1, b"pellucid-call")
+
+
+@lru_cache(maxsize=256)
+def _named(model: str, version: str) -> bytes:
+    named: bytes = InferResponse(model_name=model, model_version=version).SerializeToString()
+    return named
+
+
+@lru_cache(maxsize=1_024)
+def _described(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    described = InferResponse()
+    described.outputs.add(name=name, datatype=datatype, shape=shape)
+    told: bytes = described.SerializeToString()
+    return told

@@ -12,21 +12,21 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pellucid.errors import AuthError, LimitError, PellucidError, RateError, TooManyError, UnavailableError
 from pellucid.servers.grpc.asked import ASKED
 from pellucid.servers.grpc.callers import action_of, knock_of
-from pellucid.servers.grpc.codec import read_request
 from pellucid.servers.grpc.heads import LIST_MAX, Head
 from pellucid.servers.grpc.health import Health, HealthMethod
-from pellucid.servers.grpc.messages import SERVICE, InferRequest, StreamResponse, read_message
+from pellucid.servers.grpc.known import Messages
+from pellucid.servers.grpc.messages import SERVICE, StreamResponse, read_message
 from pellucid.servers.grpc.rpc import Marks, Method, Rpc
 from pellucid.servers.grpc.statuses import STATUSES, StatusCode
 from pellucid.servers.grpc.wire import ENCODINGS, NO_GRPC_HEAD, OK_TAIL, RefusedError, field, other_encoding
 from pellucid.serving.answer import Answer
 from pellucid.serving.call import OpenCall
-from pellucid.serving.dataplane import Dataplane
+from pellucid.serving.dataplane import Dataplane, Read
 from pellucid.serving.doors import Knock
 
 RETRY_MS: Final = "1000"
@@ -38,7 +38,7 @@ class Service:
     """Answers RPCs; stateless but for the data plane and its health."""
 
     def __init__(self, plane: Dataplane, health: Health | None = None) -> None:
-        self.plane = plane
+        self.plane, self._messages = plane, Messages()
         health = health or Health()
         self._methods: dict[bytes, Method] = {
             f"/{SERVICE}/ModelInfer".encode(): _Infer(self),
@@ -103,8 +103,10 @@ class Service:
         knock = knock_of(rpc.head, connection.peer, connection.names, plane.doors, size)
         return plane.accept_from(knock, trace), knock
 
-    def prepare(self, rpc: Rpc, call: OpenCall, knock: Knock | None, raw: bytes) -> Any:
-        """The message of a call that may come in.
+    def prepare(
+        self, rpc: Rpc, call: OpenCall, knock: Knock | None, raw: bytes
+    ) -> tuple[str, str | None, Read]:
+        """Which model a call that may come in asks for, its version, and what reads its message.
 
         Raises:
             PellucidError: It may not, is too large or no message.
@@ -120,11 +122,7 @@ class Service:
         left_s = rpc.time_left()
         if left_s is not None:
             call.deadline = max(1, call.started + int(left_s * 1e9))
-        return read_message(InferRequest, raw)
-
-    def reader(self, message: Any) -> Any:
-        """What reads a message for a model."""
-        return partial(read_request, message, self.plane.manage.regions)
+        return self._messages.open(raw, plane.manage.regions)
 
     def refuse(self, call: OpenCall, error: PellucidError) -> PellucidError:
         """Record a refusal; what the caller is told: why, or that not even this could be recorded."""
@@ -210,15 +208,8 @@ class _Infer:
         try:
             call, knock = service.accept(rpc, len(message))
             waiting.call = call
-            asked = service.prepare(rpc, call, knock, message)
-            service.plane.submit(
-                call,
-                asked.model_name,
-                asked.model_version or None,
-                len(message),
-                service.reader(asked),
-                waiting,
-            )
+            model, version, read = service.prepare(rpc, call, knock, message)
+            service.plane.submit(call, model, version, len(message), read, waiting)
         except PellucidError as error:
             waiting.set_exception(error)
         except Exception:
@@ -301,10 +292,8 @@ class _StreamInfer:
         """The answer to one message; ``None`` when the stream has ended with it."""
         service, reply = self._service, StreamResponse()
         try:
-            asked = service.prepare(rpc, call, knock, raw)
-            answer = await service.plane.run(
-                call, asked.model_name, asked.model_version or None, len(raw), service.reader(asked)
-            )
+            model, version, read = service.prepare(rpc, call, knock, raw)
+            answer = await service.plane.run(call, model, version, len(raw), read)
             reply.infer_response.MergeFromString(answer.body)
         except AuthError as error:  # of a stranger's stream there is nothing more to hear
             end_with_error(rpc, service.refuse(call, error), service.marks(call))
