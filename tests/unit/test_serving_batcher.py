@@ -311,3 +311,18 @@ def test_recording_off_answers_and_keeps_nothing():
     (reply,) = exchange(make_plane([echo_model()], recorder), [request(1)])
     assert reply.status == 200
     assert recorder.calls() == []
+
+
+def test_a_clock_that_waits_for_a_deadline_does_not_hold_a_call_that_was_answered():
+    plane = make_plane([echo_model()])
+    _, _, body = request(1)
+    body = json.dumps(json.loads(body) | {"parameters": {"timeout": 3_600_000_000}}).encode()
+
+    async def answered() -> list[asyncio.TimerHandle]:
+        loop = asyncio.get_running_loop()
+        plane.attach(loop)
+        assert [(await ask(plane, "POST", URL, body)).status for _ in range(3)] == [200] * 3
+        return [timer for timer in loop._scheduled if timer._callback and not timer.cancelled()]  # type: ignore[attr-defined]
+
+    waiting = asyncio.run(answered())
+    assert not [timer for timer in waiting if "_expire" in repr(timer)]

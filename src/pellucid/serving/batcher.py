@@ -145,7 +145,8 @@ class Batcher:
 
     def _watch(self, call: OpenCall) -> None:
         assert self._loop is not None, "attach comes first"
-        self._loop.call_later(max(0, call.deadline - self._now()) / 1e9, self._expire, call)
+        left_s = max(0, call.deadline - self._now()) / 1e9
+        call.timer = self._loop.call_later(left_s, self._expire, call)
 
     def _expire(self, call: OpenCall) -> None:
         """Close a call that still waits; one that runs, or has run, is left alone."""
@@ -182,6 +183,10 @@ class Batcher:
         if self._busy or not self._queue:
             return
         calls, rows = self._take()
+        for call in calls:
+            if call.timer is not None:  # else it would hold the call, and its tensors, until it rings
+                call.timer.cancel()
+                call.timer = None
         bucket = bucket_for(rows, self.model.buckets) if self._batched else 0
         slots = slots_for([call.parsed.rows for call in calls])
         parts = _parts(calls, slots)
@@ -226,6 +231,8 @@ class Batcher:
             for call in reversed(calls):
                 call.alone = True
                 self._queue.appendleft(call)
+                if call.deadline:
+                    self._watch(call)
         else:
             self._record(calls, slots, bucket, started, execution)
         if self._queue and not self._scheduled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import TimerHandle
 from typing import Any, Final, Protocol
 
 from pellucid.core.access import Caller
@@ -38,11 +39,13 @@ class OpenCall:
         caller: Who it is from, where the doors ask.
         alone: Run without neighbours, since the batch it was in failed.
         deadline: Monotonic time by which it wants to leave the queue; 0 is none.
+        timer: Rings then, while it waits.
     """
 
     __slots__ = (
         "accepted_ns", "alone", "caller", "closed", "context", "counted", "deadline", "decoded", "n",
-        "nbytes", "parsed", "personal", "queued", "reply", "seed", "shapes", "shown", "started", "trace",
+        "nbytes", "parsed", "personal", "queued", "reply", "seed", "shapes", "shown", "started", "timer",
+        "trace",
     )  # fmt: skip
 
     shapes: tuple[tuple[int, ...], ...]
@@ -65,6 +68,7 @@ class OpenCall:
         self.shown = trace if trace is not None else personal["trace_id"]
         self.nbytes, self.shapes, self.deadline = 0, (), 0
         self.caller: Caller | None = None
+        self.timer: TimerHandle | None = None
         self.queued = self.closed = self.counted = self.alone = False
 
     def settle(self, outcome: Answer | PellucidError) -> None:

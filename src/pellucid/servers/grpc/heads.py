@@ -23,6 +23,7 @@ KNOWN_BYTES_MAX: Final = 1_024
 TIMEOUT_UNITS: Final = {
     b"H": 3_600 * 10**9, b"M": 60 * 10**9, b"S": 10**9, b"m": 10**6, b"u": 10**3, b"n": 1,
 }  # fmt: skip
+TIMEOUT_MAX_NS: Final = 366 * 86_400 * 10**9  # limit: what any clock can be set to
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")  # RFC 9110's tokens, in lower case
 _BAD: Final = re.compile(rb"[\x00\r\n]")
 _OF_HTTP_1: Final = frozenset(
@@ -172,4 +173,4 @@ def read_timeout(value: bytes | None) -> int:
         return 0
     if not _TIMEOUT.fullmatch(value):
         return -1
-    return max(1, int(value[:-1]) * TIMEOUT_UNITS[value[-1:]])
+    return min(max(1, int(value[:-1]) * TIMEOUT_UNITS[value[-1:]]), TIMEOUT_MAX_NS)

@@ -67,16 +67,18 @@ class Health:
 
     def watch(self, rpc: Rpc, service: str) -> None:
         """Say it now, and whenever it changes, until the caller has heard enough."""
-        if service not in NAMES:
-            rpc.send(_UNKNOWN)
-            return
-        rpc.send(self._status)
-        self._watching.add(rpc)
+        known = service in NAMES
+        rpc.send(self._status if known else _UNKNOWN)
+        if known:
+            self._watching.add(rpc)
         rpc.on_lost = lambda: self._watching.discard(rpc)
         left_s = rpc.time_left()
         if left_s is not None:
-            text = "watch: expected an end in time, got none"
-            asyncio.get_running_loop().call_later(left_s, rpc.end, StatusCode.DEADLINE_EXCEEDED, text)
+            asyncio.get_running_loop().call_later(left_s, self._late, rpc)
+
+    def _late(self, rpc: Rpc) -> None:
+        self._watching.discard(rpc)
+        rpc.end(StatusCode.DEADLINE_EXCEEDED, "watch: expected an end in time, got none")
 
 
 class HealthMethod:
