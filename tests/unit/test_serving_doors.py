@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pellucid.cli.serve import _beside
 from pellucid.config import parse_config
 from pellucid.errors import ConfigError, MissingExtraError, UnavailableError
 from pellucid.servers.grpc.serve import GrpcDoor
+from pellucid.servers.http.serve import bind
 
 
 def test_grpc_is_beside_http_unless_it_is_left_out(tmp_path: Path):
@@ -57,3 +59,12 @@ def test_a_port_is_held_for_workers_and_a_taken_one_is_said():
 def test_settings_that_are_none(line: str):
     with pytest.raises(ConfigError):
         parse_config(f"[serving]\n{line}\n".encode())
+
+
+def test_any_free_port_is_nobody_elses_before_it_is_listened_on():
+    with bind("127.0.0.1", 0) as listener, GrpcDoor("127.0.0.1", 0).hold() as held:
+        for taken in (listener, held):
+            with socket.socket() as other:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with pytest.raises(OSError, match="in use"):
+                    other.bind(taken.getsockname())

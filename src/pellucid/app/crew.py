@@ -188,7 +188,7 @@ class Crew:
             self._open = True
             for door, listener in enumerate(self.listeners):
                 listener.setblocking(False)
-                listener.listen(2_048)
+                _listen(listener)
                 self._selector.register(listener, selectors.EVENT_READ, door)
             self.started(ready)
 
@@ -301,6 +301,17 @@ def _signals() -> Iterator[socket.socket]:
                 signal.signal(number, handler)
         reading.close()
         writing.close()
+
+
+def _listen(listener: socket.socket) -> None:
+    try:
+        listener.listen(2_048)
+    except OSError as error:
+        host, port = listener.getsockname()[:2]
+        raise UnavailableError(
+            f"server: expected to listen on {host}:{port}, got {error.strerror or error}",
+            hint="another server began at the same time: choose another port",
+        ) from error
 
 
 def worker_command(root: str, more: list[str]) -> list[str]:
