@@ -197,6 +197,13 @@ def test_what_is_remembered_has_limits_and_holds_no_values():
 # -- the door -------------------------------------------------------------------------------------
 
 
+def await_number(recorder: MemoryRecorder) -> None:
+    """The head is read: the call has its number, before its body has come."""
+    until = time.monotonic() + 20
+    while not recorder.open:
+        assert time.monotonic() < until
+
+
 class World:
     """A door on a socket; every request goes there whole, in two pieces, and in chunks: the long way."""
 
@@ -223,7 +230,7 @@ class World:
             if way == "pieces" and len(body) > 1:
                 stop = len(request) - 1 - cut % (len(body) - 1)
                 connection.sock.sendall(request[:stop])
-                self._await_number()
+                await_number(self.recorder)
                 request = request[stop:]
             connection.sock.sendall(request)
             response = http.client.HTTPResponse(connection.sock, method="POST")
@@ -238,12 +245,6 @@ class World:
         heads.append(str(int(length_told) - len(key)) if length_told else "")
         record = self._record(int(key.rpartition("/")[2]))
         return response.status, heads, told.replace(key.encode(), b"KEY"), record
-
-    def _await_number(self) -> None:
-        """The head is read: the call has its number, before its body has come."""
-        until = time.monotonic() + 20
-        while not self.recorder.open:
-            assert time.monotonic() < until
 
     def _record(self, n: int) -> Any:
         (call,) = [call for call in self.recorder.calls()[-8:] if call.n == n]
@@ -379,9 +380,15 @@ def test_a_head_that_a_connection_knows_means_one_whole_request():
         assert b'"whole"' in hear()[1]
         whole = request(body % b"in pieces")
         client.sendall(whole[:-10])
-        client.sendall(whole[-10:])
+        await_number(recorder)
+        client.sendall(whole[-10:] + request(body % b"right behind"))
+        assert [b'"in pieces"' in hear()[1], b'"right behind"' in hear()[1]] == [True, True]
+        client.sendall(whole[:-10])
+        await_number(recorder)
+        client.sendall(whole[-10:-5])
+        client.sendall(whole[-5:])
         assert b'"in pieces"' in hear()[1]
         client.sendall(request(body % (b"x" * 1_000)))
         assert hear()[0] == 413
         assert told.read() == b""
-    assert [call.outcome for call in recorder.calls()] == ["answered"] * 7 + ["refused"]
+    assert [call.outcome for call in recorder.calls()] == ["answered"] * 9 + ["refused"]

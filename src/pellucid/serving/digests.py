@@ -48,6 +48,8 @@ class RowDigester:
             if len(self._heads) >= _SHAPES_MAX:
                 self._heads.clear()
             head = self._heads[tensor.shape] = _make_plan((tensor,))[0][0]
+        if len(tensor.data) < LARGE:
+            return hashlib.sha256(head + tensor.data).digest()
         return _sha256(head, tensor.data)
 
     def _single(self, tensor: Tensor) -> list[bytes]:

@@ -129,7 +129,8 @@ class FastProtocol(DoorProtocol):
         """The head is read, its body is not whole: from here on its bytes need no parser."""
         keep_alive = self.parser.should_keep_alive()
         self._begun = route, keep_alive
-        self._route, parts, known = None, self._parts, self._known
+        parts, known = self._parts, self._known
+        self._route, self._parts = None, []  # a connection that rests holds no body
         keep_alive = keep_alive and not self.door.retiring
         gathered = PiecesCycle(self, self.door, known.get(b"accept-encoding"), keep_alive=keep_alive)
         self.parser, self._between = self.new_parser(), True
@@ -216,5 +217,5 @@ class FastProtocol(DoorProtocol):
         self._begun = route, keep_alive
         keep_alive = keep_alive and not self.door.retiring
         self.cycle = cycle = ShortCycle(self, self.door, known.get(b"accept-encoding"), keep_alive=keep_alive)
-        parts = self._parts
+        parts, self._parts = self._parts, []
         cycle.run(route, known, parts[0] if len(parts) == 1 else b"".join(parts))
