@@ -8,7 +8,7 @@ Source: requirement B14; spec/package.md, section 12.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pellucid.build import drawing_svg as svg
@@ -25,7 +25,7 @@ HEIGHT: Final = 1000.0  # of a column, so that one band fits such a page
 NARROW_GAIN: Final = 0.8  # narrow boxes cut names, so they must save a fifth of the height
 HALVES_GAP: Final = 44.0
 
-Drawn = tuple[svg.Part, float, float]
+Drawn = tuple[Callable[[], svg.Part], float, float]  # draws it; its width and height are known before
 
 
 def draw(
@@ -57,7 +57,8 @@ def draw(
         beside = fits and max(height for _, _, height in sides) <= HEIGHT * 1.3
     if not beside:
         sides = _sides(halves, style, WIDTH)
-    return svg.document(sides, halves, style, beside=beside, width=WIDTH, gap=HALVES_GAP, title=title)
+    drawn = [(draws(), width, height) for draws, width, height in sides]
+    return svg.document(drawn, halves, style, beside=beside, width=WIDTH, gap=HALVES_GAP, title=title)
 
 
 def _sides(halves: Sequence[Half], style: svg.Style, width: float) -> list[Drawn]:
@@ -67,7 +68,7 @@ def _sides(halves: Sequence[Half], style: svg.Style, width: float) -> list[Drawn
 def _half(half: Half, style: svg.Style, width: float) -> Drawn:
     if half.count - half.hidden > DRAWN_MAX:
         summary: Summary = summary_of(half)
-        return svg.summary(summary, width), width, svg.summary_height(summary)
+        return lambda: svg.summary(summary, width), width, svg.summary_height(summary)
     drawn = _placed(half, style, width)
     if style is not svg.DENSE:
         return drawn
@@ -80,4 +81,4 @@ def _placed(half: Half, style: svg.Style, width: float) -> Drawn:
     edges = [(a, b) for a, _, b, _ in half.edges]
     row_max = max(1, int((width - TRACK) // (style.width + style.gap)))
     placed: Layout = lay_out(sizes, edges, Sheet(width, HEIGHT, row_max, style.gap))
-    return svg.half(half, placed, sizes, style), placed.width, placed.height
+    return lambda: svg.half(half, placed, sizes, style), placed.width, placed.height
