@@ -319,6 +319,26 @@ def test_changes_to_a_head_that_is_known(shared: Regions, name: str, change: tup
         assert personal == other
 
 
+@pytest.mark.parametrize("written", [' "data" :[1,2,3]', '"d\\u0061ta":[1,2,3]'])
+@pytest.mark.parametrize("model", ["one", "two"])
+def test_numbers_that_stand_in_no_hole_are_not_taken_from_behind_the_head(
+    shared: Regions, model: str, written: str
+):
+    other = ',{"name":"y","shape":[1,1],"datatype":"INT64","parameters":{"shared_memory_region":"in",' + (
+        '"shared_memory_byte_size":8}}'
+    )
+    numbers = ITEM % ("FP32", "," + written)
+    head = ('{"inputs":[%s]}' % (numbers + (other if model == "two" else ""))).encode()
+    fast, slow = signature_of(model), signature_of(model)
+    for tail in (b"", b"", b"", bytes(12), b""):
+        body = head + tail
+        got = outcome(read_infer, body, len(head), fast, {}, shared)
+        assert got == outcome(parse_infer, body, len(head), slow, {}, shared)
+        assert outcome(read_infer, head, len(head), fast, {}, shared, tail) == outcome(
+            parse_infer, head, len(head), slow, {}, shared, tail
+        )
+
+
 def test_a_known_head_asks_for_its_region_each_time(tmp_path: Path):
     (tmp_path / "seg").write_bytes(bytes(64))
     place = {"shared_memory_region": "r", "shared_memory_byte_size": 12}

@@ -232,6 +232,8 @@ def _learn(text: bytes, split: _Split, request: InferRequest, signature: Signatu
         if len(request.tensors) != 1 or not request.from_json:
             return None
         known.plan = make_plan(signature.inputs[0], request.tensors[0].shape)
+    elif any("data" in item for item in head["inputs"]):
+        return None  # written otherwise, so in no hole: bytes behind the head are none of its own
     else:
         _locate(known, head["inputs"], request, signature)
     for item in head.get("outputs", ()):
