@@ -152,6 +152,7 @@ class FastProtocol(DoorProtocol):
         rest = gathered.take(data)
         if not gathered.left:
             self._gathered = None
+            self._deaf |= not gathered.keep_alive  # it was the last: what stands behind it is nobody's
             if rest:
                 self.data_received(bytes(rest))
             elif self._head_timer is None and self._is_idle():
@@ -187,13 +188,16 @@ class FastProtocol(DoorProtocol):
         self._route = _inference_route(self.url)
         if self._route is None:
             return False
-        known = self._known = dict(self.headers)
+        known = dict(self.headers)
         if len(known) != len(self.headers) or not _SLOW.isdisjoint(known):
             return False
         length = known.get(b"content-length", b"")
-        return (
-            self._is_plain(known) and length.isdigit() and len(length) < 20 and int(length) <= self._body_max
-        )
+        if not (length.isdigit() and len(length) < 20 and int(length) <= self._body_max):
+            return False
+        if not self._is_plain(known):
+            return False
+        self._known = known  # of a short call alone: what else came in this read has no say in what is kept
+        return True
 
     def _is_plain(self, known: dict[bytes, bytes]) -> bool:
         """What ``verify_head`` has to look at more closely takes the long way."""
