@@ -240,16 +240,30 @@ def test_a_sink_that_cannot_be_opened_is_named_and_tried_again(ledger: LedgerFol
             raise PermissionError("no")
         return target
 
-    vault = partial(Vault, ledger.root / "vault.db")
-    feeder = Feeder("far", open_sink, ledger.store, vault, FakeClock(), pause_s=(0.001, 0.01))
+    opened: list[Vault] = []
+    closed: list[Vault] = []
+
+    class Counted(Vault):
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    def open_vault() -> Vault:
+        assert len(opened) == len(closed), "one at a time, however often it is tried"
+        opened.append(Counted(ledger.root / "vault.db"))
+        return opened[-1]
+
+    feeder = Feeder("far", open_sink, ledger.store, open_vault, FakeClock(), pause_s=(0.001, 0.01))
     feeder.start()
     sequencer = ledger.sequencer(feeders=[feeder])
     record(ledger)
     sequencer.drain()
     wait_for(lambda: sequencer.failures() == {"far": "PermissionError: no"})
+    wait_for(lambda: len(opened) > 3)
     is_there.set()
     assert target.until(12) == keys(ledger)
     assert feeder.close()
+    assert opened == closed
     sequencer.close()
 
 

@@ -140,9 +140,11 @@ class Feeder:
                 return
 
     def _open(self, held: ExitStack) -> Callable[[], None]:
-        vault = held.enter_context(closing(self._open_vault()))
-        with self._calling():
-            sink = held.enter_context(closing(self._open_sink()))
+        with ExitStack() as opened:  # a sink that cannot be opened is tried again, for days: keep nothing
+            vault = opened.enter_context(closing(self._open_vault()))
+            with self._calling():
+                sink = opened.enter_context(closing(self._open_sink()))
+            held.push(opened.pop_all())
         return partial(self._feed, sink, vault)
 
     def _feed(self, sink: Sink, vault: Vault) -> None:
