@@ -101,7 +101,7 @@ def measure_rounds(
                 if name in served:
                     result = served[name].slice(body, chosen.connections, chosen.seconds)
                 else:
-                    result = measure.bare(*engines[name], chosen.seconds / 2)
+                    result = measure.bare(*engines[name], {"input": model.samples(1)}, chosen.seconds / 2)
                 rounds[name].append(result)
             told = ", ".join(f"{name} {results[-1]['per_s']:,.0f}" for name, results in rounds.items())
             print(f"round {number + 1}: {told}", file=sys.stderr)

@@ -24,12 +24,14 @@ from typing import Any, Final
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before anything can import onnxruntime
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import alone
 import facts
 import loads
 import report
 from bodies import Ask, NotOfferedError
 from contenders import CONTENDERS, Contender, Stable
 from peers import peer
+from peers.models import OWN
 from peers.process import Server
 
 HERE: Final = Path(__file__).resolve().parent
@@ -39,12 +41,13 @@ FULL: Final[tuple[Load, ...]] = (
     ("mlp30", "json", (1, 8, 16, 64), 1), ("mlp30", "binary", (1, 8, 64), 1),
     ("mlp30", "grpc", (1, 8, 64), 1), ("mlp30", "shm", (8,), 1),
     ("cnn32", "json", (1, 8, 64), 1), ("cnn32", "binary", (8,), 1), ("cnn32", "grpc", (8,), 1),
+    ("cnn96", "binary", (8,), 1),
     ("img224", "json", (1,), 2), ("img224", "binary", (1, 8, 64), 1), ("img224", "grpc", (8,), 1),
     ("img224", "shm", (8,), 1),
 )  # fmt: skip
 SOME: Final[tuple[Load, ...]] = (
     ("mlp30", "json", (1, 8, 64), 1), ("mlp30", "binary", (8,), 1), ("mlp30", "grpc", (8,), 1),
-    ("cnn32", "json", (8,), 1), ("img224", "binary", (8,), 1),
+    ("cnn32", "json", (8,), 1), ("cnn96", "binary", (8,), 1), ("img224", "binary", (8,), 1),
 )  # fmt: skip
 QUICK: Final[tuple[Load, ...]] = (
     ("mlp30", "json", (1, 8), 1), ("mlp30", "binary", (8,), 1), ("mlp30", "grpc", (8,), 1),
@@ -64,7 +67,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short round: shows that it works, no more")
     parser.add_argument("--install", action="store_true", help="install missing peers and load tools first")
     parser.add_argument("--servers", default="", help=f"of {', '.join(CONTENDERS)} (default: all installed)")
-    parser.add_argument("--models", default="mlp30,cnn32,img224", help="peers serve all of them anyway")
+    parser.add_argument("--models", default="mlp30,cnn32,cnn96,img224", help="peers serve all of them anyway")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--slice", type=float, default=1.0, help="factor on the length of every load")
     parser.add_argument("--open-seconds", type=float, default=2.0)
@@ -97,6 +100,10 @@ def main() -> None:
         asks = {key: a for key, a in loads.prepare(stable.models).items() if key[0] in wanted}
         result["commands"] = commands(stable, field)  # who cannot be set up ends the run here
         for number in range(chosen.rounds):
+            result["alone"] += [
+                {"round": number + 1} | each
+                for each in alone.alone(stable.made(), stable.models, wanted, 0.5 * chosen.slice)
+            ]
             for contender in field if number % 2 == 0 else reversed(field):
                 result["rounds"].append({"round": number + 1} | measure(stable, contender, asks, chosen))
                 tell(result["rounds"][-1])
@@ -138,6 +145,7 @@ def about(chosen: argparse.Namespace, field: list[Contender], scratch: Path) -> 
         "versions": {name: peer.asked_for(name) for name in sorted(names)},
         "clients": loads.COMMANDS,
         "tools": {name: version(name) for name in ("wrk", "h2load")},
+        "alone": [],
         "rounds": [],
     }  # fmt: skip
 
@@ -157,6 +165,8 @@ def measure(
 ) -> dict[str, Any]:
     """One server's part of a round."""
     got: dict[str, Any] = {"server": contender.name, "closed": [], "open": [], "void": [], "left_out": []}
+    if contender.mode is None:
+        asks = {key: ask for key, ask in asks.items() if key[0] not in OWN}
     spoken = {key: ask for key, ask in asks.items() if key[1] in contender.forms}
     began = time.monotonic()
     server = stable.server(contender)

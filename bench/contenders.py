@@ -28,9 +28,14 @@ from pellucid.testing.site import configure
 # An orderly stop waits until the ledger has taken in its backlog; here the site is thrown away.
 STOP_S: Final = 0.5
 MODES: Final = {"off": "unsafe_record_nothing", "journaled": "journaled", "durable": "durable"}
-VALIDATION_ROWS: Final = {"mlp30": 64, "cnn32": 16, "img224": 4}
+VALIDATION_ROWS: Final = {"mlp30": 64, "cnn32": 16, "cnn96": 8, "img224": 4}
 # Rows of one execution. Pictures: qualifying tries every slot of every bucket, 600 kB a row.
-BUCKETS: Final = {"mlp30": [1, 2, 4, 8, 16, 32], "cnn32": [1, 2, 4, 8, 16], "img224": [1, 2, 4]}
+BUCKETS: Final = {
+    "mlp30": [1, 2, 4, 8, 16, 32],
+    "cnn32": [1, 2, 4, 8, 16],
+    "cnn96": [1, 2, 4, 8],
+    "img224": [1, 2, 4],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +112,9 @@ class Stable:
         """A server of this contender that has never run."""
         if contender.mode is None:
             return peer.server(contender.peer, self.models, cpus=self.cpus, workers=contender.workers)
-        self._made = self._made or make_site(self.scratch / "made", self.models, self.wanted)
         root = self.scratch / "sites" / contender.name
         shutil.rmtree(root, ignore_errors=True)
-        shutil.copytree(self._made.root, root)
+        shutil.copytree(self.made().root, root)
         known = ServingSection.__struct_fields__
         port = free_ports()
         serving: dict[str, Any] = {"port": port, "workers": contender.workers}
@@ -122,6 +126,11 @@ class Stable:
         environment = {"ORT_DISABLE_TELEMETRY": "1"}
         home = self.scratch / "homes" / contender.name
         return Server(contender.name, command, home, port, environment, self.cpus, STOP_S)
+
+    def made(self) -> Site:
+        """The site that all of pellucid's are copies of; built when it is first asked for."""
+        self._made = self._made or make_site(self.scratch / "made", self.models, self.wanted)
+        return self._made
 
     def forget(self, contender: Contender) -> None:
         shutil.rmtree(self.scratch / "sites" / contender.name, ignore_errors=True)

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 from facts import wrk
-from model import samples
 
 from pellucid.app.clock import SystemClock
 from pellucid.app.ledger import open_ledger, open_sequencer, start_recorder
@@ -108,13 +107,13 @@ def load(port: int, body: Path, connections: int, seconds: float) -> dict[str, f
     return {"per_s": rate, "p50_us": p50, "p99_us": p99, "answered": answered}
 
 
-def bare(model: bytes, level: Any, seconds: float) -> dict[str, float]:
+def bare(model: bytes, level: Any, feed: dict[str, Any], seconds: float) -> dict[str, float]:
     """ONNX Runtime in this process, one thread, one row a run, nothing around it."""
     options = ort.SessionOptions()
     options.graph_optimization_level = level
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    feed, times = {"input": samples(1)}, []
+    times = []
     for _ in range(200):
         session.run(None, feed)
     until = time.perf_counter_ns() + int(seconds * 1e9)

@@ -15,7 +15,8 @@ FORM_NAMES: Final = {
     "grpc": "gRPC"
 }  # fmt: skip
 MODEL_NAMES: Final = {
-    "mlp30": "mlp30 (30 values)", "cnn32": "cnn32 (3x32x32)", "img224": "img224 (3x224x224, 600 kB)"
+    "mlp30": "mlp30 (30 values)", "cnn32": "cnn32 (3x32x32)", "cnn96": "cnn96 (3x96x96, 111 kB)",
+    "img224": "img224 (3x224x224, 600 kB)",
 }  # fmt: skip
 TRITON: Final = "triton"
 OFF: Final = "pellucid-off"
@@ -70,6 +71,7 @@ def render(result: dict[str, Any]) -> str:
     ]
     lines += _servers(result, closed)
     lines += _forms(result, closed)
+    lines += _alone(result, closed)
     lines += _concurrency(result, closed)
     lines += _open(result, opened)
     lines += _how(result)
@@ -132,6 +134,38 @@ def _forms(result: dict[str, Any], closed: dict[Key, Values]) -> list[str]:
                     f"| {ratio(values, closed.get((OFF, model, form, connections)))} "
                     f"| {median(values, 'p50_us') / 1e3:.2f} | {median(values, 'p99_us') / 1e3:.2f} "
                     f"| {median(values, 'cpu_us'):,.0f} |"
+                )
+        lines.append("")
+    return lines
+
+
+def _alone(result: dict[str, Any], closed: dict[Key, Values]) -> list[str]:
+    """pellucid's rows against ONNX Runtime with nothing around it."""
+    bare: dict[tuple[str, str], Values] = {}
+    for each in result.get("alone", ()):
+        bare.setdefault((each["model"], each["level"]), {})[each["round"]] = each
+    lines = []
+    for model in dict.fromkeys(model for model, _ in bare):
+        same, default = bare[model, "same"], bare[model, "default"]
+        lines += [
+            f"### {MODEL_NAMES[model]}: pellucid against ONNX Runtime alone",
+            "",
+            "ONNX Runtime in a loop: one row after the other, one thread, no server, no client, arrays at "
+            "hand. "
+            f"The engine as pellucid serves it: {median(same, 'per_s'):,.0f} rows/s "
+            f"({median(same, 'p50_us'):,.0f} us a row); the source at the library's default level: "
+            f"{median(default, 'per_s'):,.0f} rows/s.",
+            "",
+            "| server | asked over | connections | req/s | to ONNX Runtime, same level | its default level |",
+            "|---|---|---|---|---|---|",
+        ]
+        ours = (key for key in closed if key[1] == model and key[0].startswith("pellucid"))
+        for key in sorted(ours, key=lambda key: (_order(key[1:]), list(result["servers"]).index(key[0]))):
+            if key[3] > 1:
+                lines.append(
+                    f"| {result['servers'][key[0]]} | {FORM_NAMES[key[2]]} | {key[3]} "
+                    f"| {median(closed[key], 'per_s'):,.0f} | {ratio(closed[key], same)} "
+                    f"| {ratio(closed[key], default)} |"
                 )
         lines.append("")
     return lines

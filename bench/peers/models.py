@@ -52,6 +52,24 @@ img224 (float[N, 3, 224, 224] image) => (float[N, 10] logits) {
     logits = Gemm <transB = 1> (x4, f, fb)
 }
 """
+CNN96: Final = """
+<ir_version: 8, opset_import: ["" : 17]>
+cnn96 (float[N, 3, 96, 96] image) => (float[N, 10] logits) {
+    x1 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]> (image, c1, d1)
+    x2 = Relu (x1)
+    x3 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x2, c2, d2)
+    x4 = Relu (x3)
+    x5 = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x4)
+    x6 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x5, c3, d3)
+    x7 = Relu (x6)
+    x8 = GlobalAveragePool (x7)
+    x9 = Flatten (x8)
+    logits = Gemm <transB = 1> (x9, f, fb)
+}
+"""
+OWN: Final = (
+    "cnn96",
+)  # that no peer serves: for the question what a server takes of the library's own speed
 _LOGITS: Final[dict[str, Any]] = {
     "decision": {"kind": "argmax", "output": "logits", "labels": [f"class {n}" for n in range(10)]},
     "description": "benchmark",
@@ -95,6 +113,11 @@ MODELS: Final = {
         Model(
             "cnn32", CNN32, {"c1": (16, 3, 3, 3), "c2": (32, 16, 3, 3), "f": (10, 32)},
             {"d1": 16, "d2": 32, "fb": 10}, 4, _LOGITS,
+        ),
+        Model(
+            "cnn96", CNN96,
+            {"c1": (32, 3, 3, 3), "c2": (64, 32, 3, 3), "c3": (128, 64, 3, 3), "f": (10, 128)},
+            {"d1": 32, "d2": 64, "d3": 128, "fb": 10}, 4, _LOGITS,
         ),
         Model("img224", IMG224, {"c1": (8, 3, 4, 4), "f": (10, 8)}, {"d1": 8, "fb": 10}, 3, _LOGITS),
     )
