@@ -123,3 +123,53 @@ def is_gone(pid: int) -> bool:
             return True
         os.sched_yield()
     return False
+
+
+BESIDE = (
+    "import os, sys; from pellucid.build.frame import write_frame; from pellucid.build.beside import Beside; "
+    "from pellucid.build.guarded import guarded; from pellucid.errors import ParseError\n"
+)
+
+
+def beside(code: str, scratch: Path) -> Ended:
+    scratch.mkdir()
+    return run_child(f"{BESIDE}{code}", None, scratch, timeout_s=60)
+
+
+def test_one_beside_sees_nothing_of_what_its_parent_did_since(tmp_path: Path) -> None:
+    code = (
+        "done = []\n"
+        "def work(asked): return {'pid': os.getpid(), 'asked': asked, 'done': list(done)}\n"
+        "one = Beside(work)\n"
+        "done.append(1)\n"
+        "write_frame(sys.stdout.buffer, one.ask({'x': b'1' * 2**20}) | {'parent': os.getpid()})"
+    )
+    [answer] = beside(code, tmp_path / "a").frames
+    assert answer["pid"] != answer["parent"]
+    assert (answer["asked"], answer["done"]) == ({"x": b"1" * 2**20}, [])
+
+
+def test_one_beside_that_nobody_asks_ends_and_one_that_fails_says_so(tmp_path: Path) -> None:
+    code = (
+        "def work(asked): raise ParseError('x: expected y, got z')\n"
+        "Beside(work).leave()\n"
+        "write_frame(sys.stdout.buffer, guarded(lambda: Beside(work).ask({})))"
+    )
+    ended = beside(code, tmp_path / "a")
+    assert ended.code == 0
+    assert ended.frames[0]["error"]["message"] == "x: expected y, got z"
+
+
+def test_one_beside_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import signal\n"
+        "one = Beside(lambda asked: {})\n"
+        "write_frame(sys.stdout.buffer, {'pid': one._forked.pid}); sys.stdout.flush()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ended = beside(code, tmp_path / "a")
+    pid = ended.frames[0]["pid"]
+    for _ in range(10_000):
+        if not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
+            return
+    pytest.fail(f"{pid} is still there")

@@ -14,7 +14,7 @@ import numpy as np
 
 from pellucid.build.frame import pack_tensors, unpack_tensors
 from pellucid.build.npz import read_arrays
-from pellucid.build.task import Task
+from pellucid.build.task import BackendFor
 from pellucid.build.twice import twice
 from pellucid.core.tensor import Tensor, TensorSpec, datatype, element_count, join_bytes_elements
 from pellucid.errors import BuildError, DeviceUnavailableError, FormatError, RecipeError
@@ -113,10 +113,14 @@ def _tiled(spec: TensorSpec, bucket: int, arrays: Mapping[str, Any]) -> Tensor:
     return Tensor(spec.name, spec.datatype, tuple(rows.shape), np.ascontiguousarray(rows).tobytes())
 
 
-def record(task: Task) -> tuple[dict[str, Any], list[str]]:
+def record(request: Mapping[str, Any], backend_for: BackendFor) -> tuple[dict[str, Any], list[str]]:
     """Run every case in two processes; keeps those whose bits repeat.
 
     Without a device that the engine runs on there are no cases, and the document says why.
+
+    Args:
+        request: ``recipe``; ``engine``, its bytes; ``inputs``, its name, datatype and shape of each;
+            ``files``, what the recipe names for it; ``at_once``, as for ``twice``.
 
     Returns:
         The golden document, and what a reader should know.
@@ -126,12 +130,12 @@ def record(task: Task) -> tuple[dict[str, Any], list[str]]:
         BuildError: An output has not a row for each row that went in.
         BuilderCrashedError: A process died.
     """
-    request, recipe = task.request, task.request["recipe"]
+    recipe = request["recipe"]
     cases = _cases(recipe, request["inputs"], request["files"])
     if not cases:
         reason = f"inputs: expected at most {BYTES_MAX:,} bytes for a drawn batch, got more"
         return without_cases(reason)
-    backend, engine = task.backend_for(recipe["backend"]), request["engine"]
+    backend, engine = backend_for(recipe["backend"]), request["engine"]
 
     def run() -> dict[str, Any]:
         session = backend.open(engine, recipe)

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _FINDINGS_MAX: Final = 5  # limit: findings quoted in one error
 FAILED: Final = "failed"
-CPU: Final = "cpu"  # the target whose engines run wherever they are built
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +174,11 @@ def _make(
     })  # fmt: skip
     if prepared.files["source"] == inputs["source"]:  # no weights lay outside: one object, hashed already
         inputs["source"] = prepared.files["source"]
-    if recipe.target == CPU:
-        stages.open("golden")
-    compiled = stages.run("compile", {"compiled": prepared.files["compiled"]}, lambda: _load(job))
+    compiled = stages.run(
+        "compile",
+        {"compiled": prepared.files["compiled"], "golden": _golden_files(inputs)},
+        lambda: _load(job),
+    )
     from pellucid.build.package import Made
 
     result = compiled.result
@@ -269,6 +270,8 @@ def _verify_meaning(meaning: dict[str, Any], result: dict[str, Any]) -> None:
 
 def _golden(inputs: dict[str, bytes], stages: Stages, compiled: Staged) -> tuple[dict[str, Any], list[str]]:
     """Golden cases; without any device no process is started only to say so."""
+    if compiled.result["golden"] is not None:
+        return compiled.result["golden"]["document"], compiled.result["golden"]["notes"]
     device = compiled.result["environment"]["device"]
     if device is None and "golden" not in inputs:
         said = compiled.result["environment"]["null_reasons"]
@@ -278,10 +281,14 @@ def _golden(inputs: dict[str, bytes], stages: Stages, compiled: Staged) -> tuple
         return {"cases": [], "reason": reason}, [f"golden: no case recorded: {reason}"]
     result = stages.run("golden", {
         "engine": compiled.files["engine"], "inputs": compiled.result["inputs"],
-        "files": {role: inputs[role] for role in ("golden",) if role in inputs},
+        "files": _golden_files(inputs),
         "at_once": device is not None and device["kind"] == "cpu",
     }).result  # fmt: skip
     return result["document"], result["notes"]
+
+
+def _golden_files(inputs: dict[str, bytes]) -> dict[str, bytes]:
+    return {role: inputs[role] for role in ("golden",) if role in inputs}
 
 
 def _write(out: Path, name: str, files: dict[str, bytes]) -> Path:

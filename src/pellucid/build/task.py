@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pellucid.build.beside import Beside
 from pellucid.build.cancel import Heard
 from pellucid.build.frame import write_frame
 from pellucid.build.log import LogWriter
@@ -25,6 +26,7 @@ class Task:
         request: What the parent sent.
         folder: Where files for the parent go.
         heard: Whether the parent asked for the end.
+        beside: Records golden cases of what is built on this machine for this machine.
     """
 
     request: Mapping[str, Any]
@@ -34,6 +36,7 @@ class Task:
     frames: BinaryIO
     phases: dict[str, int] = field(default_factory=dict)
     heard: Heard = field(default_factory=Heard)
+    beside: Beside | None = None
 
     def phase(self, name: str) -> None:
         """Say what begins now, in the log and to the parent, unless that asked for the end.

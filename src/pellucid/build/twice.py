@@ -31,17 +31,20 @@ def twice(work: Callable[[], dict[str, Any]], *, at_once: bool) -> list[dict[str
         BuilderCrashedError: A process died.
     """
     if not at_once:
-        return [_start(work).end() for _ in range(2)]
-    started = [_start(work) for _ in range(2)]
+        return [fork(work).end() for _ in range(2)]
+    started = [fork(work) for _ in range(2)]
     return [one.end() for one in started]
 
 
 @dataclass(frozen=True, slots=True)
-class _Forked:
+class Forked:
+    """A process that works on something."""
+
     pid: int
     answers: BinaryIO
 
     def end(self) -> dict[str, Any]:
+        """What it gave; raises as ``twice``."""
         with self.answers:
             try:
                 answer = read_frame(self.answers)
@@ -54,13 +57,14 @@ class _Forked:
         return unguarded(answer)
 
 
-def _start(work: Callable[[], dict[str, Any]]) -> _Forked:
+def fork(work: Callable[[], dict[str, Any]]) -> Forked:
+    """Begin the work in a process of its own, which dies with this one."""
     reading, writing = os.pipe()
     mine = os.getpid()
     pid = os.fork()
     if pid:
         os.close(writing)
-        return _Forked(pid, os.fdopen(reading, "rb"))
+        return Forked(pid, os.fdopen(reading, "rb"))
     try:
         _end_with(mine)
         with os.fdopen(writing, "wb") as answers:

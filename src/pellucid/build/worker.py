@@ -2,7 +2,8 @@
 
 Stages: ``prepare`` makes the graph that the builder gets, ``compile`` is the builder alone (so that
 the same graph and recipe in a fresh process give the same bytes), ``judge`` measures what the graph
-lost, ``golden`` records what the engine answers. Order of writes: log lines as they come, files, then
+lost, ``golden`` records what an engine answers where that needs a device; on the processor a fork of
+``compile`` does, made before anything was built. Order of writes: log lines as they come, files, then
 ``result`` by rename. A child that dies anywhere before leaves no result, and the parent reports a crash
 with the log so far.
 """
@@ -18,6 +19,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
+from pellucid.build.beside import Beside
 from pellucid.build.frame import read_frame
 from pellucid.build.guarded import guarded
 from pellucid.build.left import LOG, RESULT
@@ -25,6 +27,8 @@ from pellucid.build.limits import limit_self
 from pellucid.build.loaded import loaded_packages
 from pellucid.build.log import LogWriter
 from pellucid.build.task import BackendFor, Task, write_file
+
+CPU: Final = "cpu"  # the target whose engines run wherever they are built
 
 
 def main(backend_for: BackendFor) -> int:
@@ -39,13 +43,15 @@ def main(backend_for: BackendFor) -> int:
         return 2
     folder = Path(request["folder"])
     limit_self(request["recipe"]["limits"])
+    beside = None
     if request.pop("more", False):
         guarded(lambda: _load(backend_for, request))  # what fails here fails again, and is told then
+        beside = _beside(backend_for, request)
         rest = read_frame(requests)
         if not isinstance(rest, dict):
             return 2
         request |= rest
-    result = guarded(lambda: _run(backend_for, request, folder, frames))
+    result = guarded(lambda: _run(backend_for, request, folder, frames, beside))
     write_file(folder / RESULT, msgspec.msgpack.encode(result))
     return 0
 
@@ -58,10 +64,14 @@ def take_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _run(
-    backend_for: BackendFor, request: Mapping[str, Any], folder: Path, frames: BinaryIO
+    backend_for: BackendFor,
+    request: Mapping[str, Any],
+    folder: Path,
+    frames: BinaryIO,
+    beside: Beside | None,
 ) -> dict[str, Any]:
     with LogWriter(folder / LOG) as log:
-        task = Task(request, backend_for, folder, log, frames)
+        task = Task(request, backend_for, folder, log, frames, beside=beside)
         result = _STAGES[request["stage"]](task)
         task.phase("end")
     log.verify()
@@ -76,6 +86,24 @@ def _load(backend_for: BackendFor, request: Mapping[str, Any]) -> dict[str, Any]
     if stage != "compile":
         importlib.import_module(f"pellucid.build.{stage}")
     return {}
+
+
+def _beside(backend_for: BackendFor, request: Mapping[str, Any]) -> Beside | None:
+    """Who will record golden cases of an engine that runs where it is built; forked before it is built.
+
+    Its libraries are loaded already, and it has seen nothing of the graph.
+    """
+    recipe = request["recipe"]
+    if request["stage"] != "compile" or recipe["target"] != CPU:
+        return None
+    return Beside(lambda asked: _record(asked | {"recipe": recipe, "at_once": True}, backend_for))
+
+
+def _record(request: Mapping[str, Any], backend_for: BackendFor) -> dict[str, Any]:
+    from pellucid.build.golden import record
+
+    document, notes = record(request, backend_for)
+    return {"document": document, "notes": notes}
 
 
 def _prepare(task: Task) -> dict[str, Any]:
@@ -103,15 +131,26 @@ def _compile(task: Task) -> dict[str, Any]:
     task.phase("build")
     built = backend.build(task.request["recipe"], task.request["compiled"], task.log, task.step)
     task.phase("write")
+    digest = task.leave("engine", built.engine)
+    inputs = [[s.name, s.datatype, list(s.shape)] for s in built.inputs]
     return {
-        "engine": task.leave("engine", built.engine),
+        "engine": digest,
         "engine_name": built.engine_name,
         "options": built.options,
         "facts": built.facts,
-        "inputs": [[s.name, s.datatype, list(s.shape)] for s in built.inputs],
+        "inputs": inputs,
         "outputs": [[s.name, s.datatype, list(s.shape)] for s in built.outputs],
         "environment": backend.environment() | {"packages": loaded_packages()},
+        "golden": _golden_beside(task, built.engine, inputs),
     }
+
+
+def _golden_beside(task: Task, engine: bytes, inputs: list[Any]) -> dict[str, Any] | None:
+    wanted = task.request.get("golden")
+    if task.beside is None or wanted is None:
+        return None
+    task.phase("golden")
+    return task.beside.ask({"engine": engine, "inputs": inputs, "files": wanted})
 
 
 def _judge(task: Task) -> dict[str, Any]:
@@ -124,10 +163,7 @@ def _judge(task: Task) -> dict[str, Any]:
 
 def _golden(task: Task) -> dict[str, Any]:
     task.phase("golden")
-    from pellucid.build.golden import record
-
-    document, notes = record(task)
-    return {"document": document, "notes": notes}
+    return _record(task.request, task.backend_for)
 
 
 def _preflight(task: Task) -> dict[str, Any]:

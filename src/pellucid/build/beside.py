@@ -1,0 +1,45 @@
+"""A process forked from one that has loaded its libraries and done nothing yet, and asked later.
+
+What it does happens beside whatever its parent does meanwhile, and as in a process that was just begun.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from pellucid.build.frame import read_frame, write_frame
+from pellucid.build.twice import fork
+
+
+class Beside:
+    """Waits for one request. ``ask`` it, or ``leave`` it.
+
+    Args:
+        work: What it does with the request.
+    """
+
+    def __init__(self, work: Callable[[Any], dict[str, Any]]) -> None:
+        reading, writing = os.pipe()
+
+        def run() -> dict[str, Any]:
+            os.close(writing)
+            with os.fdopen(reading, "rb") as asked:
+                request = read_frame(asked)
+            return {} if request is None else work(request)
+
+        self._forked = fork(run)
+        os.close(reading)
+        self._asked = os.fdopen(writing, "wb")
+
+    def ask(self, request: Any) -> dict[str, Any]:
+        """What it gives; raises as ``build.twice``."""
+        with self._asked:
+            write_frame(self._asked, request)
+        return self._forked.end()
+
+    def leave(self) -> None:
+        """End it: nobody will ask it anything."""
+        self._asked.close()
+        self._forked.end()
