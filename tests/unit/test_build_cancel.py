@@ -16,7 +16,7 @@ import pytest
 
 from pellucid.app.build import isolated
 from pellucid.build.cancel import Stop, current
-from pellucid.build.child import Ended, measures, run_child
+from pellucid.build.child import Ended, measures, run_child, start_child
 from pellucid.errors import BuildCancelledError
 from pellucid.testing.models import credit_like
 
@@ -83,6 +83,18 @@ def test_a_child_that_comes_after_the_request_does_not_begin(tmp_path: Path) -> 
         with pytest.raises(BuildCancelledError, match="request to stop"):
             stop.verify()
     current().verify()  # outside, nobody asked for anything
+
+
+def test_a_request_after_the_childs_end_takes_nobodys_end_away(tmp_path: Path) -> None:
+    child = start_child("pass", tmp_path)
+    with Stop() as stop:
+
+        def meanwhile() -> None:
+            os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, unseen
+            stop.request()
+
+        ended = child.finish({}, 60, meanwhile)
+    assert (ended.code, ended.reason) == (0, "cancelled")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -257,8 +257,9 @@ def _read_all(process: subprocess.Popen[bytes], frames: list[Any], on_frame: Cal
 
 
 def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
+    if process.returncode is None:  # not ``send_signal``: that takes the end which ``finish`` waits for
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
