@@ -147,6 +147,12 @@ def test_decisions_on_other_datatypes_and_without_one(datatype: str):
     assert make_decide({})(row) == (None, None)
 
 
+@pytest.mark.parametrize("kind", ["argmax", "threshold"])
+def test_decisions_on_a_row_without_outputs(kind: str):
+    decision = THRESHOLD | {"kind": kind}
+    assert outcome(make_decide(decision), []) == outcome(partial(decide, decision), [])
+
+
 @given(st.lists(floats, min_size=3, max_size=3), st.integers(0, 20), st.booleans())
 def test_rows_of_a_lone_output_equal_the_general_way(scores: list[float], keep_max: int, decides: bool):
     decision = THRESHOLD | {"output": "x_out"} if decides else {}

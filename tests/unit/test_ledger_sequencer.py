@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from pellucid.core.checkpoint import verify_checkpoint
-from pellucid.core.entry import is_opening, output_digest, parse_entry
+from pellucid.core.entry import encode_outputs, is_opening, output_digest, parse_entry
 from pellucid.core.merkle.proof import verify_consistency, verify_inclusion
-from pellucid.core.record import Context, Event, encode_record
+from pellucid.core.record import Context, Event, Row, encode_record
+from pellucid.core.tensor import Tensor
 from pellucid.errors import LedgerFullError, LedgerHaltedError, NotFoundError, UnavailableError
 from pellucid.ledger.complete import complete
 from pellucid.ledger.forming import entry_count
@@ -31,6 +32,16 @@ def ledger(tmp_path):
 
 def by_type(ledger, kind):
     return [entry for entry in map(parse_entry, ledger.entries()) if entry.type == kind]
+
+
+def kept(datatype, shape, data):
+    """Outputs of one row as a spoiled record may hold them."""
+    return encode_outputs([Tensor("y", datatype, shape, data)])
+
+
+def made(n, context, value):
+    """A call of one row that kept these outputs."""
+    return msgspec.structs.replace(make_call(n, context=context), rows=(Row(b"i" * 32, value=value),))
 
 
 def serve(ledger, count=5, batch=3):
@@ -157,6 +168,8 @@ def test_event_and_batch_numbers_used_twice_are_alerts(ledger):
         encode_record(Context(1, {"model": 1.5})),
         encode_record(Event(2, "alert", 1, {"x": 1.5})),
         encode_record(Event(2, "no such type" * 10_000, 1, {})),
+        encode_record(make_call(1, context=0, mark={"permille": 1.5})),
+        encode_record(made(1, 0, kept("FP32", (-1,), b"1234"))),
     ],
 )
 def test_a_record_that_gives_no_entry_is_an_alert_and_stops_nobody(ledger, payload):
@@ -170,6 +183,24 @@ def test_a_record_that_gives_no_entry_is_an_alert_and_stops_nobody(ledger, paylo
     assert sorted(e.id for e in by_type(ledger, "call")) == [f"node1/1/0/{n}" for n in (1, 2, 3)]
     assert complete(ledger.entries()).is_complete
     assert ledger.fsck().is_clean
+
+
+@pytest.mark.parametrize(
+    "value", [b"\x90", kept("FP32", (1, 2), b"12345"), kept("BYTES", (1, 2), b"\xff" * 8), b"spoiled"]
+)
+@pytest.mark.parametrize("kind", ["argmax", "threshold"])
+def test_kept_outputs_that_do_not_fit_the_decision_stop_nobody(ledger, value, kind):
+    decision = {"kind": kind, "output": "y", "labels": ["a", "b"], "column": 0, "threshold": "0.5"}
+    recorder = ledger.recorder()
+    context = recorder.add_context(FACTS | {"decision": decision})
+    n = recorder.reserve(1)
+    recorder.close_call(made(n, context, value))
+    recorder.close_call(make_call(recorder.reserve(1), context=context))
+    recorder.abandon()
+    ledger.integrate()
+    assert {a.data["kind"] for a in by_type(ledger, "alert")} == {"record"}
+    assert [e.data["outcome"] for e in by_type(ledger, "call")] == ["unresolved", "answered"]
+    assert complete(ledger.entries()).is_complete
 
 
 def test_a_dead_worker_is_closed_with_every_open_number(ledger):

@@ -93,6 +93,8 @@ def _argmax(name: Any, labels: list[str], general: Decide) -> Decide:
     unpack, size = struct.Struct(f"<{len(labels)}f").unpack, 4 * len(labels)
 
     def argmax(row: Sequence[Tensor]) -> Decided:
+        if not row:
+            return general(row)
         tensor = row[0]
         if tensor.name != name or tensor.datatype != "FP32" or len(tensor.data) != size:
             return general(row)
@@ -111,6 +113,8 @@ def _threshold(name: Any, column: int, threshold: float, labels: list[str], gene
     unpackers = {4 * width: struct.Struct(f"<{width}f").unpack for width in widths}
 
     def decided(row: Sequence[Tensor]) -> Decided:
+        if not row:
+            return general(row)
         tensor = row[0]
         unpack = unpackers.get(len(tensor.data))
         if unpack is None or tensor.name != name or tensor.datatype != "FP32":

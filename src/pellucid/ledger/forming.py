@@ -8,6 +8,7 @@ as ``unresolved``.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -18,10 +19,14 @@ from pellucid.core.canonical import INTEGER_MAX
 from pellucid.core.entry import TYPES, Formed, SubjectKeys, Writer
 from pellucid.core.expand import Expander
 from pellucid.core.record import Batch, Call, Context, Event, Record, decode_record
-from pellucid.errors import FormatError
+from pellucid.errors import FormatError, TensorError
 from pellucid.ledger.state import Numbers
 
 EMPTY_CONTEXT = Context(0, {})
+_SPOILED: Final = (  # what a spoiled record raises; never what a vault or a disk does
+    FormatError, TensorError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
+    struct.error,
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -150,7 +155,7 @@ class Former:
     def _try(self, source: str, record: Record, place: str) -> bool:
         try:
             self._form(source, record)
-        except (FormatError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except _SPOILED as error:
             # from a writer of ours, but a disk or a bug must not stop the log of everyone else
             text = f"{type(error).__name__}: {error}"[:500].encode("ascii", "replace").decode()
             self._alert({"error": text, "kind": "record", "place": place}, 0)
@@ -235,5 +240,5 @@ def _unformable(call: Call) -> Call:
     return msgspec.structs.replace(
         call, context=0, outcome="unresolved", error="record", rows=(), shapes=(), personal={}, trace=None,
         accepted_ns=max(0, call.accepted_ns), closed_ns=max(0, call.closed_ns), slot=-1, bucket=0,
-        stages=(0, 0, 0, 0), nbytes=(0, 0),
+        stages=(0, 0, 0, 0), nbytes=(0, 0), mark=None,
     )  # fmt: skip
