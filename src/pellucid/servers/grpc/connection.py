@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._counted: str | None = None
         self._idle_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._leaving = self._dead = False
+        self._leaving = self._last_said = self._dead = False
 
     # -- begin and end ----------------------------------------------------------------------------
 
@@ -157,12 +157,12 @@ class Connection(asyncio.Protocol):
 
     def _last_call(self) -> None:
         if not self._dead:
-            self._last_taken = self._last
+            self._last_taken, self._last_said = self._last, True
             self.sender.write(goaway(self._last, Code.NO_ERROR))
             self._close_if_empty()
 
     def _close_if_empty(self) -> None:
-        if self._last_taken != ID_MAX and not self.streams and not self._dead:
+        if self._last_said and not self.streams and not self._dead:
             self._dead = True
             self._close()
 
@@ -311,6 +311,7 @@ class Connection(asyncio.Protocol):
         head = self._heads.read(block)
         rpc = self.streams.get(stream)
         if rpc is not None:  # trailers
+            _verify_open(rpc)
             if not flags & END_STREAM:
                 raise BrokenError(
                     Code.PROTOCOL_ERROR, "headers: expected trailers to end their stream, got more"
@@ -351,6 +352,7 @@ class Connection(asyncio.Protocol):
                 raise BrokenError(Code.PROTOCOL_ERROR, f"data: expected a stream that began, got {stream}")
             self._pay()  # of a stream that is over already
             return
+        _verify_open(rpc)
         rpc.unacked += size
         if rpc.unacked > STREAM_WINDOW:
             raise BrokenError(
@@ -359,7 +361,7 @@ class Connection(asyncio.Protocol):
         end = flags & END_STREAM
         if flags & 0x8:
             payload = unpadded(flags, payload)
-        if not end and size < SMALL:
+        if not end and len(payload) < SMALL:
             self._pay()
         self._feed(rpc, payload, end=bool(end))
         if rpc.unacked > STREAM_WINDOW // 2 and not end:
@@ -440,3 +442,9 @@ class Connection(asyncio.Protocol):
             self.sender.reset(rpc, Code.FLOW_CONTROL_ERROR)
         elif rpc.out:
             self.sender.proceed()
+
+
+def _verify_open(rpc: Rpc) -> None:
+    """Nothing comes behind the end of a stream: it would be a second call."""
+    if rpc.ended:
+        raise BrokenError(Code.STREAM_CLOSED, f"stream {rpc.id}: expected nothing behind its end, got more")

@@ -98,9 +98,9 @@ class HeadReader:
                 Code.COMPRESSION_ERROR, "headers: expected HPACK, got something else"
             ) from error
         head = read_fields([(bytes(name), bytes(value)) for name, value in fields])
-        if _changed(before, _mark(entries)):
+        if _changed(before, _mark(entries)) or (block and block[0] & 0xE0 == 0x20):  # also of its size
             self._known.clear()
-        elif block and len(block) <= KNOWN_BYTES_MAX and block[0] & 0xE0 != 0x20:  # no change of size
+        elif block and len(block) <= KNOWN_BYTES_MAX:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[block] = head

@@ -71,10 +71,17 @@ class Health:
         rpc.send(self._status if known else _UNKNOWN)
         if known:
             self._watching.add(rpc)
-        rpc.on_lost = lambda: self._watching.discard(rpc)
         left_s = rpc.time_left()
+        late = None
         if left_s is not None:
-            asyncio.get_running_loop().call_later(left_s, self._late, rpc)
+            late = asyncio.get_running_loop().call_later(left_s, self._late, rpc)
+
+        def gone() -> None:
+            self._watching.discard(rpc)
+            if late is not None:
+                late.cancel()  # it may be a year away, and holds the RPC
+
+        rpc.on_lost = gone
 
     def _late(self, rpc: Rpc) -> None:
         self._watching.discard(rpc)

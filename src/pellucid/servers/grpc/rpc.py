@@ -22,6 +22,7 @@ from pellucid.servers.grpc.wire import (
 )
 
 Marks = tuple[tuple[str, str], ...]
+_Message = tuple[bool, bytes]  # compressed, and inflated only at its turn: few bytes may be very many
 MESSAGE_OVERHEAD: Final = 128  # what a message that waits for its turn costs beyond its bytes
 _UNARY_WRONG: Final = "request: expected one message, got "
 
@@ -89,12 +90,13 @@ class Rpc:
         until: Monotonic nanoseconds at which its caller gives up; 0 is never.
         is_over: Nobody waits any more: the status is sent, or the client left.
         busy: A message is being answered.
+        ended: The client has said all that it says.
     """
 
     __slots__ = (
-        "_buffer", "_drain", "_ended", "_head_sent", "_inbox", "_method", "_one", "_size", "_wait", "busy",
-        "connection", "head", "id", "is_over", "looked", "on_lost", "out", "received", "tail", "unacked",
-        "until", "window",
+        "_buffer", "_drain", "_head_sent", "_inbox", "_method", "_one", "_size", "_wait", "busy",
+        "connection", "ended", "head", "id", "is_over", "looked", "on_lost", "out", "received", "tail",
+        "unacked", "until", "window",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier, stream: int, head: Head, window: int, method: Method) -> None:
@@ -106,12 +108,12 @@ class Rpc:
             method,
         )
         self.until = time.monotonic_ns() + head.timeout_ns if head.timeout_ns > 0 else 0
-        self.is_over = self.busy = self._ended = self._head_sent = False
+        self.is_over = self.busy = self.ended = self._head_sent = False
         self.received = self.unacked = 0
         self.looked = self._size = -1
-        self._one: bytes | None = None  # the message of a unary RPC, until its end is seen
+        self._one: _Message | None = None  # of a unary RPC, until its end is seen
         self._buffer: bytearray | None = None
-        self._inbox: deque[bytes] | None = None
+        self._inbox: deque[_Message] | None = None
         self.out: deque[memoryview] = deque()
         self.tail: bytes | None = None
         self._wait: asyncio.Future[None] | None = None
@@ -131,12 +133,12 @@ class Rpc:
     def feed(self, data: bytes, *, end: bool) -> None:
         """Data of its stream; raises nothing that is not in its status."""
         if self.is_over:
-            self._ended |= end
+            self.ended |= end
             return
         try:
             if end and self._buffer is None and self._inbox is None and is_plain(data):
                 self._verify_size(len(data) - PREFIX)
-                self._ended = True
+                self.ended = True
                 self.connection.held.leave(self)
                 self.connection.earn()
                 self._method.take(self, data[PREFIX:])  # nearly every call
@@ -158,10 +160,10 @@ class Rpc:
             self._buffer = bytearray()
             if self._inbox is not None:
                 held.begin(self)
-        self._buffer += data
+        buffer = self._buffer
+        buffer += data
         held.grow(self, len(data))
         while not self.is_over:
-            buffer = self._buffer
             if self._size < 0:
                 if len(buffer) < PREFIX:
                     break
@@ -174,16 +176,19 @@ class Rpc:
             if len(buffer) - PREFIX < self._size:
                 break
             end = PREFIX + self._size
-            message = bytes(memoryview(buffer)[PREFIX:end])
-            if buffer[0]:
-                message = inflate(message, self.head.encoding, self.connection.message_max)
-            self._buffer, self._size = buffer[end:], -1
+            message = bool(buffer[0]), bytes(memoryview(buffer)[PREFIX:end])
+            del buffer[:end]
+            self._size = -1
             self._put(message)
-        if self._inbox is not None and not self._buffer:
-            self._buffer = None
-            held.whole(self) if self._inbox else held.leave(self)
+        if self._inbox is not None and not self.is_over:
+            if not buffer:
+                self._buffer = None
+            if self._inbox:
+                held.whole(self)  # what comes next waits for us, and is not late
+            elif self._buffer is None:
+                held.leave(self)
 
-    def _put(self, message: bytes) -> None:
+    def _put(self, message: _Message) -> None:
         self.connection.earn()
         if self._inbox is not None:
             self._inbox.append(message)
@@ -195,7 +200,7 @@ class Rpc:
             self._one = message
 
     def _end_of_input(self) -> None:
-        self._ended = True
+        self.ended = True
         if self.is_over:
             return
         if self._buffer:
@@ -207,8 +212,12 @@ class Rpc:
         self.connection.held.leave(self)
         if self._one is None:
             raise RefusedError(StatusCode.UNIMPLEMENTED, _UNARY_WRONG + "none")
-        one, self._one = self._one, b""
-        self._method.take(self, one)
+        one, self._one = self._one, None
+        self._method.take(self, self._plain(one))
+
+    def _plain(self, message: _Message) -> bytes:
+        is_squeezed, data = message
+        return inflate(data, self.head.encoding, self.connection.message_max) if is_squeezed else data
 
     def _wake(self) -> None:
         if self._wait is not None and not self._wait.done():
@@ -218,16 +227,23 @@ class Rpc:
         """The next message of a stream; ``None`` at its end."""
         assert self._inbox is not None
         while not self._inbox:
-            if self._ended or self.is_over:
+            if self.ended or self.is_over:
                 return None
             self._wait = asyncio.get_running_loop().create_future()
             await self._wait
-        message = self._inbox.popleft()
+        message, held = self._inbox.popleft(), self.connection.held
+        held.grow(self, -PREFIX - len(message[1]) - MESSAGE_OVERHEAD)
         if not self._inbox:
             if self._buffer is None:
-                self.connection.held.leave(self)
+                held.leave(self)
+            else:
+                held.begin(self)
             self.connection.credit(self)
-        return message
+        try:
+            return self._plain(message)
+        except RefusedError as error:
+            self.end(error.code, str(error))
+            return None
 
     @property
     def takes(self) -> bool:
@@ -287,7 +303,7 @@ class Rpc:
     def done(self) -> None:
         """The status has left: the stream is over on our side, and for the client too."""
         self._let_go()
-        self.connection.closed(self, Code.NO_ERROR if not self._ended else None)
+        self.connection.closed(self, Code.NO_ERROR if not self.ended else None)
 
     def lost(self) -> None:
         """The client left, or was cut."""

@@ -162,6 +162,7 @@ class Sender:
             self.write(piece)
             return True
         del self._blocked[rpc.id]
+        rpc.looked = -1  # what waits next has its own time
         if rpc.tail is None:
             self.write(piece)
             rpc.drained()
