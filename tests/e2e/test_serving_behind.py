@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import socket
 import time
+import tracemalloc
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pellucid.servers.http.pieces import PiecesCycle
+from pellucid.servers.http.slow import SlowBodies
 from pellucid.serving.limits import Limits
 from pellucid.testing.plane import echo_model, make_plane, running
 from pellucid.testing.recorder import MemoryRecorder
@@ -69,3 +74,36 @@ def test_behind_the_last_request_nothing_is_run(
     assert statuses(client) == [404 if model == b"nobody" else 200]
     assert len(recorder.calls()) == 1
     assert not recorder.open
+
+
+@pytest.mark.parametrize("width", [2, 1_023, 1_024, 5_000])
+@pytest.mark.parametrize("head", [0, 1, 700, 3_000])
+def test_a_body_in_pieces_holds_little_more_than_it_brought(width: int, head: int):
+    started: list[Any] = []
+
+    class Cycle(PiecesCycle):
+        def accept(self, headers: dict[bytes, bytes], size: int) -> bool:
+            return True
+
+        def start(self, *given: Any) -> None:
+            started.append(given[2:])
+
+    body = bytes(range(256)) * 400
+    loop = SimpleNamespace(call_later=lambda *_: SimpleNamespace(cancel=lambda: None))
+    slow = SlowBodies(10, 2**30)
+    parts: Any = SimpleNamespace(loop=loop), SimpleNamespace(slow=slow)
+    cycle = Cycle(*parts, None, keep_alive=True)
+    headers = {b"inference-header-content-length": b"%d" % head} if head else {}
+    cycle.begin(SimpleNamespace(), headers, len(body))  # type: ignore[arg-type]
+    tracemalloc.start()
+    for start in range(0, len(body) - width, width):
+        assert cycle.take(body[start : start + width]) == b""
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 1.3 * len(body) + 10_000
+    last = cycle.take(memoryview(body)[start + width :])
+    assert last == b""
+    ((text, tail),) = started
+    assert text + (tail or b"") == body
+    assert tail is None or len(text) == head
+    assert slow.bytes == 0

@@ -8,7 +8,7 @@ which is the tensor.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pellucid.errors import DeadlineError, PellucidError
 from pellucid.servers.http import body as bodies
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pellucid.servers.http.routes import Route
 
 Piece = bytes | memoryview
+_SMALL: Final = 1_024  # smaller ones are gathered: each of its own would hold more than it brings
 
 
 class PiecesCycle(ShortCycle):
@@ -32,7 +33,7 @@ class PiecesCycle(ShortCycle):
     def begin(self, route: Route, headers: dict[bytes, bytes], size: int) -> None:
         """Give the call its number, and wait for that many bytes."""
         self._route, self._headers, self.left = route, headers, size
-        self._pieces: list[Piece] = []
+        self._pieces: list[Piece | bytearray] = []
         self._timer: asyncio.TimerHandle | None = None
         self.message_event, self.more_body = self, True
         if self.accept(headers, size):
@@ -46,7 +47,7 @@ class PiecesCycle(ShortCycle):
         )
         self.left -= len(own)
         if not self.response_complete:
-            self._pieces.append(own)
+            self._keep(own)
             self._door.slow.grow(self, len(own))  # this may be the one that has to go
         if not self.left:
             self.more_body = False
@@ -54,6 +55,15 @@ class PiecesCycle(ShortCycle):
                 self._let_go()
                 self.start(self._route, self._headers, *self._put_together())
         return rest
+
+    def _keep(self, piece: Piece) -> None:
+        pieces = self._pieces
+        if len(piece) >= _SMALL:
+            pieces.append(piece)
+        elif pieces and type(pieces[-1]) is bytearray:
+            pieces[-1] += piece
+        else:
+            pieces.append(bytearray(piece))
 
     def set(self) -> None:
         """The connection is lost."""
