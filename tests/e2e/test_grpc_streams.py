@@ -8,8 +8,12 @@ import threading
 import zlib
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
+import hpack
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pellucid.core.tensor import TensorSpec
 from pellucid.servers.grpc import held
@@ -17,7 +21,9 @@ from pellucid.servers.grpc.frames import (
     END_HEADERS,
     END_STREAM,
     ID_MAX,
+    PADDED,
     PREFACE,
+    PRIORITISED,
     Code,
     Kind,
     Setting,
@@ -31,7 +37,7 @@ from pellucid.servers.grpc.messages import InferRequest, StreamResponse
 from pellucid.servers.grpc.rpc import Rpc
 from pellucid.servers.grpc.serve import GrpcDoor
 from pellucid.servers.grpc.statuses import StatusCode
-from pellucid.servers.grpc.wire import framed
+from pellucid.servers.grpc.wire import TEXT_MAX, framed, trailers
 from pellucid.servers.http.crowd import Crowd
 from pellucid.serving.limits import Limits
 from pellucid.testing.http2 import HELLO, Talk, block, call, connect, data, fields, headers, settle
@@ -234,3 +240,89 @@ def test_a_block_that_is_remembered_means_the_same_in_another_table():
     reader.read(b"\x3f\xe1\x1f" + block(fields("ModelInfer")))  # a table of 4,096
     reader.read(added)
     assert reader.read(block(fields("ModelInfer")) + b"\xbe").values(b"x-a") == [b"b"]
+
+
+OPEN = headers(1, "ModelInfer")
+BROKEN = {
+    "no whole priority": (
+        frame(Kind.HEADERS, END_HEADERS | PRIORITISED, 1, bytes(4)), Code.FRAME_SIZE_ERROR,
+    ),
+    "a window that settings make too wide": (
+        OPEN + window_update(1, ID_MAX - 65_535) + settings({Setting.INITIAL_WINDOW_SIZE: 65_536}),
+        Code.FLOW_CONTROL_ERROR,
+    ),
+    "data that are padding": (
+        OPEN + frame(Kind.DATA, PADDED, 1, b"\xff" + bytes(255)) * 2_000, Code.ENHANCE_YOUR_CALM,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_else_ends_a_connection(house: House, name: str):
+    raw, code = BROKEN[name]
+    with house.talk() as client:
+        client.say(raw)
+        told = client.until_closed()
+    assert told is None or told.number == code
+    assert told is not None or name == "data that are padding"  # it still sent when it was cut
+
+
+@pytest.mark.parametrize("name", ["content-length", "content-type", "grpc-encoding", "grpc-timeout"])
+def test_a_header_that_says_two_things_is_refused(house: House, name: str):
+    with house.talk() as client:
+        client.say(headers(1, "ModelInfer", [(name, "7"), (name, "8")], end=True))
+        assert client.until_over(1).reset == Code.PROTOCOL_ERROR
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_ours"),
+    [
+        ("application/grpc", True), ("application/grpc+proto", True), ("application/grpc; x=y", True),
+        ("application/grpc-web", False), ("application/grpc-web+proto", False),
+        ("application/grpc+json", False), ("application/grpcx", False), ("", False),
+    ],
+)  # fmt: skip
+def test_only_messages_of_protobuf_in_frames_of_grpc_are_read(house: House, kind: str, is_ours: bool):
+    said = [(name, kind if name == "content-type" else value) for name, value in fields("ModelInfer")]
+    with house.talk() as client:
+        client.say(frame(Kind.HEADERS, END_HEADERS, 1, block(said)) + data(1, framed(GOOD), end=True))
+        assert client.until_over(1).fields[":status"] == ("200" if is_ours else "415")
+
+
+@given(st.text() | st.text("a%ä\U0001f600\ud800", min_size=500, max_size=3_000))
+def test_a_status_text_fits_into_what_clients_take_and_comes_back(text: str):
+    tail = trailers(StatusCode.INTERNAL, text)
+    assert len(tail) < 8_000
+    told = dict(hpack.Decoder().decode(tail))
+    back = unquote(told.get("grpc-message", ""), errors="strict")
+    assert text.encode("utf-8", "replace").decode().startswith(back)
+    assert len(back.encode()) > min(len(text.encode("utf-8", "replace")), TEXT_MAX) - 4
+
+
+def test_a_window_of_one_stream_does_not_walk_over_all():
+    class Counted(dict[int, Rpc]):
+        walks = 0
+
+        def values(self) -> Any:
+            self.walks += 1
+            return super().values()
+
+    async def walks() -> int:
+        plane = make_plane([echo_model(session=EchoSession((SPEC,)))])
+        plane.attach(asyncio.get_running_loop())
+        connection, wire = connect(plane)
+        connection.data_received(PREFACE + settings({Setting.INITIAL_WINDOW_SIZE: 0}))
+        for stream in range(1, 21, 2):
+            connection.data_received(call(stream, "ServerLive", b""))
+        while len(connection.sender._blocked) < 10:
+            await asyncio.sleep(0.001)
+        counted = connection.sender._blocked = Counted(connection.sender._blocked)
+        counted.walks = 0
+        connection.data_received(window_update(19, 256))
+        assert wire.ear.rpcs[19].status == 0
+        told = counted.walks
+        connection.connection_lost(None)
+        await plane.drain(5)
+        return told
+
+    assert asyncio.run(walks()) == 0

@@ -108,11 +108,8 @@ class Connection(asyncio.Protocol):
             if crowd.total <= self._door.connections_max:
                 self._timer = self._loop.call_later(PREFACE_S, self._look)
                 return
-        self._fail(
-            BrokenError(
-                Code.ENHANCE_YOUR_CALM, "server: expected fewer connections at once, got one too many"
-            )
-        )
+        text = "server: expected fewer connections at once, got one too many"
+        self._fail(BrokenError(Code.ENHANCE_YOUR_CALM, text))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._dead = True
@@ -277,6 +274,8 @@ class Connection(asyncio.Protocol):
     def _headers(self, flags: int, stream: int, payload: bytes) -> None:
         payload = unpadded(flags, payload)
         if flags & PRIORITISED:
+            if len(payload) < 5:
+                raise BrokenError(Code.FRAME_SIZE_ERROR, "headers: expected a priority, got less")
             payload = payload[5:]
         if not stream & 1:
             raise BrokenError(Code.PROTOCOL_ERROR, f"headers: expected a stream of a client, got {stream}")
@@ -305,17 +304,15 @@ class Connection(asyncio.Protocol):
         if not self._settled:
             raise BrokenError(Code.PROTOCOL_ERROR, "connection: expected settings first, got headers")
         if len(block) > BLOCK_MAX:
-            raise BrokenError(
-                Code.ENHANCE_YOUR_CALM, f"headers: expected at most {BLOCK_MAX:,} bytes, got more"
-            )
+            text = f"headers: expected at most {BLOCK_MAX:,} bytes, got more"
+            raise BrokenError(Code.ENHANCE_YOUR_CALM, text)
         head = self._heads.read(block)
         rpc = self.streams.get(stream)
         if rpc is not None:  # trailers
             _verify_open(rpc)
             if not flags & END_STREAM:
-                raise BrokenError(
-                    Code.PROTOCOL_ERROR, "headers: expected trailers to end their stream, got more"
-                )
+                text = "headers: expected trailers to end their stream, got more"
+                raise BrokenError(Code.PROTOCOL_ERROR, text)
             self._feed(rpc, b"", end=True)
             return
         if stream <= self._last:
@@ -323,7 +320,8 @@ class Connection(asyncio.Protocol):
             return
         self._last = stream
         if stream > self._last_taken:
-            return  # it was said that this one would not be heard
+            self._pay()  # it was said that this one would not be heard
+            return
         if head.problem:
             self._pay()
             self.sender.write(rst_stream(stream, Code.PROTOCOL_ERROR))
@@ -412,6 +410,8 @@ class Connection(asyncio.Protocol):
         more = self.sender.agree(payload)
         for rpc in self.streams.values():
             rpc.window += more
+            if rpc.window > WINDOW_MAX:
+                raise BrokenError(Code.FLOW_CONTROL_ERROR, "settings: expected windows below 2^31, got more")
         self._settled = True
         self.sender.write(frame(Kind.SETTINGS, ACK, 0))
         self.sender.proceed()
@@ -441,7 +441,7 @@ class Connection(asyncio.Protocol):
         if rpc.window > WINDOW_MAX:
             self.sender.reset(rpc, Code.FLOW_CONTROL_ERROR)
         elif rpc.out:
-            self.sender.proceed()
+            self.sender.proceed(rpc)
 
 
 def _verify_open(rpc: Rpc) -> None:

@@ -31,6 +31,7 @@ _OF_HTTP_1: Final = frozenset(
 )
 _NEEDED: Final = frozenset([b":method", b":path", b":scheme"])
 _PSEUDO: Final = _NEEDED | {b":authority"}
+_ONCE: Final = frozenset([b"content-length", b"content-type", b"grpc-encoding", b"grpc-timeout"])
 _TIMEOUT: Final = re.compile(rb"[0-9]{1,8}[HMSmun]")
 
 Fields = Sequence[tuple[bytes, bytes]]
@@ -128,6 +129,8 @@ def read_fields(fields: Fields) -> Head:
     traces = 0
     for name, value in rest:
         traces += name == b"traceparent"
+        if name in _ONCE and named.get(name, value) != value:
+            return Head(problem=f"header {name!r:.60}: expected one value, got several")
         named.setdefault(name, value)
     length = named.get(b"content-length")
     if length is not None and not (length.isdigit() and len(length) < 20):

@@ -133,12 +133,12 @@ class Sender:
                 raise BrokenError(Code.PROTOCOL_ERROR, f"settings: expected push of 0 or 1, got {value}")
         return self.stream_window - before
 
-    def proceed(self) -> None:
-        """Send what may leave, a frame of each stream in turn."""
+    def proceed(self, only: Rpc | None = None) -> None:
+        """Send what may leave, a frame of each stream in turn; or ``only`` of the one whose window grew."""
         moved = True
         while moved and self._blocked and not self.paused and not self.transport.is_closing():
             moved = False
-            for rpc in list(self._blocked.values()):
+            for rpc in [only] if only is not None else list(self._blocked.values()):
                 if self.paused or self.window <= 0:
                     break
                 moved |= rpc.id in self._blocked and self._piece(rpc)

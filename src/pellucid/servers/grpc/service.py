@@ -32,6 +32,7 @@ from pellucid.serving.doors import Knock
 RETRY_MS: Final = "1000"
 FAULT: Final = "server: expected an answer, got a fault of its own"
 _HEALTH: Final = "grpc.health.v1.Health"
+_CONTENT_TYPES: Final = frozenset([b"application/grpc", b"application/grpc+proto"])  # not -web, not +json
 
 
 class Service:
@@ -56,7 +57,7 @@ class Service:
             return _Refuse(
                 StatusCode.RESOURCE_EXHAUSTED, f"metadata: expected at most {LIST_MAX:,} bytes, got more"
             )
-        if not (head.is_post and head.content_type.startswith(b"application/grpc")):
+        if not (head.is_post and head.content_type.partition(b";")[0].rstrip() in _CONTENT_TYPES):
             return _NoGrpc()
         if head.timeout_ns < 0:
             return _Refuse(

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from pellucid.servers.grpc.statuses import StatusCode
 
 PREFIX: Final = 5  # bytes before a message: compressed or not, its length
-TEXT_MAX: Final = 2_048  # limit: characters of a status's text: clients take 8 KiB of trailers
+TEXT_MAX: Final = 2_048  # limit: bytes of a status's text, each up to three when sent: clients take 8 KiB
 ENCODINGS: Final = {b"gzip": 31, b"deflate": 15}  # zlib's window bits with its wrapper
 _PRINTABLE: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
@@ -66,11 +66,16 @@ def framed(message: bytes) -> bytes:
     return b"\x00" + len(message).to_bytes(4, "big") + message
 
 
+def _said(text: str) -> bytes:
+    raw = text[:TEXT_MAX].encode("utf-8", "replace")[:TEXT_MAX]
+    return quote(raw.decode("utf-8", "ignore"), safe=_PRINTABLE).encode()
+
+
 def trailers(code: StatusCode, text: str, marks: Iterable[tuple[str, str]] = ()) -> bytes:
     """Header block that ends an RPC."""
     lines = [field(b"grpc-status", b"%d" % code)]
     if text:
-        lines.append(field(b"grpc-message", quote(text[:TEXT_MAX], safe=_PRINTABLE).encode()))
+        lines.append(field(b"grpc-message", _said(text)))
     lines += [field(name.encode(), value.encode()) for name, value in marks]
     return b"".join(lines)
 
