@@ -326,3 +326,16 @@ def test_a_window_of_one_stream_does_not_walk_over_all():
         return told
 
     assert asyncio.run(walks()) == 0
+
+
+def test_a_stream_that_goes_on_sending_does_not_hold_a_stop():
+    house = House()
+    with running(house.plane, [house.door]), house.talk() as client:
+        client.say(headers(1, "ModelStreamInfer") + data(1, framed(GOOD)))
+        while 1 not in client.rpcs or len(client.rpcs[1].data) < WIDTH:
+            assert client.listen()
+        assert house.plane._loop is not None
+        house.plane._loop.call_soon_threadsafe(house.plane.refuse_new)
+        client.say(data(1, framed(GOOD) * 3))
+        assert client.until_over(1).status == StatusCode.UNAVAILABLE
+    assert len(house.recorder.calls()) == 1

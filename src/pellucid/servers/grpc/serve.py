@@ -19,7 +19,7 @@ from pellucid.servers.grpc.connection import Connection
 from pellucid.servers.grpc.door import Door
 from pellucid.servers.grpc.health import Health
 from pellucid.servers.grpc.held import Held
-from pellucid.servers.grpc.service import Service
+from pellucid.servers.grpc.service import STOPS, Service
 from pellucid.servers.grpc.statuses import StatusCode
 from pellucid.servers.http.crowd import Crowd
 from pellucid.servers.http.serve import BACKLOG, HANDSHAKE_S, connections_max
@@ -28,7 +28,6 @@ from pellucid.serving.dataplane import Dataplane
 FRAME_MAX: Final = 2**20  # limit: a message over the body's limit by less than this is refused by name
 MESSAGES_BYTES: Final = 256 * 2**20  # limit: of all messages that come in pieces, where one may be no larger
 FLUSH_S: Final = 0.5  # limit: how long answers that are made may take to leave at a stop
-_STOPS: Final = "server: expected to be serving, got a shutdown"
 
 
 class GrpcDoor:
@@ -156,7 +155,7 @@ class GrpcDoor:
         # streams and watches that only wait would hold the stop for all of its grace
         for connection in list(door.connections):
             for rpc in list(connection.streams.values()):
-                rpc.end(StatusCode.UNAVAILABLE, _STOPS)
+                rpc.end(StatusCode.UNAVAILABLE, STOPS)
         until = loop.time() + FLUSH_S
         while door.connections and loop.time() < until:
             await asyncio.sleep(0.005)

@@ -31,6 +31,7 @@ from pellucid.serving.doors import Knock
 
 RETRY_MS: Final = "1000"
 FAULT: Final = "server: expected an answer, got a fault of its own"
+STOPS: Final = "server: expected to be serving, got a shutdown"
 _HEALTH: Final = "grpc.health.v1.Health"
 _CONTENT_TYPES: Final = frozenset([b"application/grpc", b"application/grpc+proto"])  # not -web, not +json
 
@@ -272,6 +273,9 @@ class _StreamInfer:
     async def _answer(self, rpc: Rpc) -> None:
         service = self._service
         while (raw := await rpc.next()) is not None:
+            if service.plane.draining:  # else who goes on sending would hold the stop for all of its grace
+                rpc.end(StatusCode.UNAVAILABLE, STOPS)
+                return
             try:
                 call, knock = service.accept(rpc, len(raw))
             except PellucidError as error:
