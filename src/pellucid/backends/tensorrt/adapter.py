@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pellucid.backends.tensorrt import device, graph, options, profiles, session
+from pellucid.backends.tensorrt.collection import no_collection
 from pellucid.backends.tensorrt.facts import read_facts
 from pellucid.backends.tensorrt.library import Library
 from pellucid.backends.tensorrt.log import Messages, hint_for, make_logger
@@ -34,6 +35,7 @@ class TensorRtBackend:
     def __init__(self, library: Library) -> None:
         self._library = library
 
+    @no_collection()
     def build(
         self, recipe: Mapping[str, Any], model: bytes, log: BuildLog, progress: BuildProgress = unwatched
     ) -> Built:
@@ -79,6 +81,7 @@ class TensorRtBackend:
             inputs=inputs, outputs=outputs,
         )  # fmt: skip
 
+    @no_collection()
     def open(self, engine: bytes, recipe: Mapping[str, Any]) -> Session:
         """Bring an engine onto the GPU that it was built for.
 
@@ -89,6 +92,7 @@ class TensorRtBackend:
         device.require(recipe["target"], "engine", "which it was built for")
         return session.open_session(self._library, engine)
 
+    @no_collection()
     def preflight(self, recipe: Mapping[str, Any], model: bytes, log: BuildLog) -> list[PreflightFinding]:
         """What the library would refuse of a graph: parsed, not built."""
         from pellucid.backends.tensorrt import preflight  # needs all of onnx, which no build needs
