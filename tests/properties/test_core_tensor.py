@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.core.bucket import bucket_for, place, slots_for
+from pellucid.core.bucket import bucket_for, fill_plan, place, slots_for
 from pellucid.core.tensor import (
     DATATYPES,
     Tensor,
@@ -186,6 +187,35 @@ def test_the_bucket_is_the_smallest_that_holds_the_rows(sizes, count):
             bucket_for(count, sizes)
     else:
         assert bucket_for(count, sizes) == min(size for size in sizes if size >= count)
+
+
+@given(
+    st.dictionaries(st.integers(1, 12), st.integers(0, 9), min_size=1, max_size=4).map(
+        lambda gains: {size: sum(gains[s] for s in gains if s <= size) for size in sorted(gains)}
+    ),
+    st.integers(0, 5),
+)
+def test_what_waits_is_done_as_soon_as_by_any_way_to_part_it(times, each):
+    plan = fill_plan(times, each)
+    assert len(plan) == max(times) + 1
+
+    def took(waiting: int) -> int:
+        spent = 0
+        while waiting:
+            spent += times[bucket_for(plan[waiting], list(times))] + each
+            waiting -= plan[waiting]
+        return spent
+
+    @cache
+    def least(waiting: int) -> int:
+        if not waiting:
+            return 0
+        parts = range(1, waiting + 1)
+        return min(times[bucket_for(part, list(times))] + each + least(waiting - part) for part in parts)
+
+    for waiting in range(1, max(times) + 1):
+        assert plan[waiting] == waiting or plan[waiting] in times
+        assert took(waiting) == least(waiting)
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(0, 3), st.data())

@@ -15,6 +15,7 @@ from pellucid.core.tensor import Tensor, TensorSpec, row_digest
 from pellucid.errors import DiskFullError
 from pellucid.serving.digests import LARGE, RowDigester
 from pellucid.serving.limits import Limits
+from pellucid.testing.clock import FakeClock
 from pellucid.testing.plane import ask, echo_model, exchange, make_plane
 from pellucid.testing.recorder import MemoryRecorder
 from pellucid.testing.session import EchoSession
@@ -65,6 +66,40 @@ def test_more_than_the_largest_bucket_goes_on_in_the_next_batch():
     assert [(b.bucket, [c.slot for c in b.calls]) for b in recorder.batches()] == [
         (8, [0, 3]), (8, [0, 3]), (4, [0]),
     ]  # fmt: skip
+
+
+class ByTheRow(EchoSession):
+    """Takes a millisecond a row, zeros too, by a clock in the hand of the test."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__([TensorSpec("x", "FP32", (-1, 3))])
+        self.clock = clock
+
+    def _infer(self, tensors: Any) -> list[Tensor]:
+        self.clock.move(0.001 * tensors[0].shape[0])
+        return super()._infer(tensors)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "batches"),
+    [
+        ([1] * 4, [(4, 4)]),
+        ([1] * 5, [(4, 4), (1, 1)]),
+        ([1] * 2, [(1, 1), (1, 1)]),
+        ([1] * 7, [(8, 7)]),  # one row of zeros costs less than a second execution
+        ([1] * 9, [(8, 8), (1, 1)]),
+        ([3, 2], [(8, 2)]),  # a call is never cut
+        ([2, 2, 1], [(4, 2), (1, 1)]),
+    ],
+)
+def test_where_rows_cost_their_time_a_full_smaller_bucket_goes_first(
+    waiting: list[int], batches: list[tuple[int, int]]
+):
+    clock, recorder = FakeClock(), MemoryRecorder()
+    plane = make_plane([echo_model(session=ByTheRow(clock))], recorder, Limits(execution_ns=1_100_000), clock)
+    replies = exchange(plane, [request(i, rows=rows) for i, rows in enumerate(waiting)])
+    assert all(reply.status == 200 for reply in replies)
+    assert [(b.bucket, len(b.calls)) for b in recorder.batches()] == batches
 
 
 @pytest.mark.parametrize("label", ["variant", "untested"])

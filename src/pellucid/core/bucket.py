@@ -7,7 +7,7 @@ zeros. Same input, same bucket, same slot: same bits, whatever else shares the b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pellucid.core.tensor import (
     Buffer,
@@ -32,6 +32,30 @@ def bucket_for(rows: int, sizes: Sequence[int]) -> int:
         if rows <= size:
             return size
     raise TensorError(f"batch axis: expected 1 to {max(sizes)} rows, got {rows:,}")
+
+
+def fill_plan(times_ns: Mapping[int, int], each_ns: int) -> tuple[int, ...]:
+    """How many of the rows that wait run next, by how many wait: all of them, or a full smaller bucket.
+
+    Padding costs what rows cost. Where an engine takes its time by the row, a full bucket now and the
+    rest after it are done sooner than all of them in a bucket that is partly zeros.
+
+    Args:
+        times_ns: Measured time of one execution by bucket.
+        each_ns: What an execution takes beside that.
+
+    Returns:
+        At ``n``, for ``n`` rows: a bucket below ``n``, or ``n`` itself; up to the largest bucket.
+    """
+    costs, plan = [0], [0]
+    for rows in range(1, max(times_ns) + 1):
+        best, chosen = times_ns[bucket_for(rows, list(times_ns))] + each_ns, rows
+        for bucket in sorted(times_ns, reverse=True):
+            if bucket < rows and (cost := times_ns[bucket] + each_ns + costs[rows - bucket]) < best:
+                best, chosen = cost, bucket
+        costs.append(best)
+        plan.append(chosen)
+    return tuple(plan)
 
 
 def slots_for(row_counts: Sequence[int]) -> list[int]:

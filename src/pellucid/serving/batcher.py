@@ -5,6 +5,9 @@ What arrived in one turn of the event loop shares a batch; nothing waits when th
 model that may not share runs every call alone. The record is appended before any reply of the batch
 leaves; in the ``durable`` mode the replies wait for the group commit that holds it.
 
+Where the rows that wait would leave much of a bucket to zeros, a full smaller one runs first, if the
+times measured at the warm-up say that all are answered sooner so.
+
 A batch that fails is run again call by call, so that one caller's input cannot fail another's.
 """
 
@@ -13,11 +16,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from pellucid.core.bucket import bucket_for, slots_for
+from pellucid.core.bucket import bucket_for, fill_plan, slots_for
 from pellucid.core.record import Batch
 from pellucid.errors import DeadlineError, LedgerHaltedError, PellucidError, UnavailableError
 from pellucid.ports import CallTracer, Clock, ProfiledSession, Recorder, Session
@@ -51,7 +54,7 @@ class Batcher:
         clock: Clock,
         limits: Limits,
         count: BatchCount,
-        inline: frozenset[int],
+        times: Mapping[int, int],
         load: Load,
     ) -> None:
         self.model, self.context = model, context
@@ -61,7 +64,9 @@ class Batcher:
         self.meter = Meter()
         self.baselines = Baselines(model, recorder, load=load, limits=limits.baseline, frozen=model.baselines)
         self._closer = Closer(model, recorder, clock, limits, self.meter)
-        self._inline, self._shares, self._batched = inline, model.shares, model.signature.batched
+        self._inline = frozenset(b for b, took in times.items() if took <= limits.inline_max_ns)
+        self._shares, self._batched = model.shares, model.signature.batched
+        self._fill = fill_plan(times, limits.execution_ns) if self._shares else ()
         self._delay_us = model.delay_us(limits.batch_delay_us)
         self._queue: deque[OpenCall] = deque()
         self._busy = self._scheduled = self._closed = False
@@ -215,7 +220,21 @@ class Batcher:
                 break
             calls.append(queue.popleft())
             rows += count
+        if self._fill[rows] < rows:
+            rows = self._give_back(calls, rows, self._fill[rows])
         return calls, rows
+
+    def _give_back(self, calls: list[OpenCall], rows: int, wanted: int) -> int:
+        """Put calls at the end back into the queue, if the others are just as many rows as wanted."""
+        kept, count = 0, 0
+        while count < wanted:
+            count += calls[kept].parsed.rows
+            kept += 1
+        if count != wanted:
+            return rows
+        self._queue.extendleft(reversed(calls[kept:]))
+        del calls[kept:]
+        return count
 
     def _hand_over(
         self, calls: list[OpenCall], slots: list[int], bucket: int, started: int, execution: Execution

@@ -36,6 +36,7 @@ class Limits:
         keep_outputs_max_bytes: Outputs of a row up to this size are kept in the vault.
         batch_delay_us: How long an idle model waits for company; 0 sends what is there now.
         inline_max_ns: Executions measured below this run on the event loop's own thread.
+        execution_ns: What an execution takes beside the engine; an estimate, for what pays to share one.
         slow_bodies_max: Bodies that come in pieces and are held at once; each has a call number.
         refusals_burst: Refusals that get an entry of their own at once.
         refusals_per_s: And how many more each second; beyond they are counted.
@@ -48,6 +49,7 @@ class Limits:
     keep_outputs_max_bytes: int = 65_536
     batch_delay_us: int = 0
     inline_max_ns: int = 200_000  # measured: a thread hop costs 60 to 100 us on a busy loop
+    execution_ns: int = 150_000
     slow_bodies_max: int = 1_024
     refusals_burst: int = 1_000
     refusals_per_s: float = 100.0

@@ -58,7 +58,6 @@ class Pool:
             Median nanoseconds of one execution by bucket.
         """
         times = self.warm_up(model) if times is None else times
-        inline = frozenset(b for b, took in times.items() if took <= self._limits.inline_max_ns)
         context = self._recorder.add_context(dict(model.facts) | deferred_facts(model))
         batcher = Batcher(
             model,
@@ -67,7 +66,7 @@ class Pool:
             clock=self._clock,
             limits=self._limits,
             count=self._batches,
-            inline=inline,
+            times=times,
             load=self.load,
         )
         batcher.tracer = self.tracer
