@@ -53,7 +53,7 @@ def ratio(values: Values, other: Values | None, name: str = "per_s") -> str:
     both = sorted(values.keys() & (other or {}).keys())
     if other is None or not both:
         return "-"
-    ratios = [values[n][name] / other[n][name] for n in both]
+    ratios = sorted(values[n][name] / other[n][name] for n in both)
     middle, *ends = (f"{v:.2f}" if v >= 0.1 else f"{v:.3f}" for v in (statistics.median(ratios), *ratios))
     return middle if len(ratios) == 1 else f"{middle} ({ends[0]}-{ends[-1]})"
 
