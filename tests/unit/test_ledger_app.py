@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 
 from pellucid.app import ledger as app
 from pellucid.app.clock import SystemClock
-from pellucid.app.sinks import sink_uris
+from pellucid.app.sinks import read_failing, sink_uris, telling_failures
 from pellucid.app.site import create_site, open_site
 from pellucid.cli.ledger import command
 from pellucid.core.checkpoint import parse_checkpoint
@@ -288,6 +289,21 @@ def test_a_place_that_policy_and_configuration_name_gets_each_line_once(site):
         text.replace("sinks = []", 'sinks = ["stdout:", "file:all.jsonl"]')
     )
     assert list(sink_uris(open_site(site.root))) == ["stdout:#0", f"file:{site.root}/all.jsonl#1"]
+
+
+def test_a_disk_too_full_to_note_who_fails_ends_no_sequencer(site, monkeypatch, capsys):
+    def full(path, text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with telling_failures(site) as tell:
+        tell({"file:log#0": "OSError: no space"})
+        assert read_failing(site) == {"file:log#0": "OSError: no space"}
+        monkeypatch.setattr("pellucid.app.sinks.write_text", full)
+        tell({})
+    assert [json.loads(line)["failing"] for line in capsys.readouterr().err.splitlines()] == [
+        {"file:log#0": "OSError: no space"}, {},
+    ]  # fmt: skip
+    assert read_failing(site) == {}
 
 
 def test_status_says_how_far_everybody_is_and_since_when(site):

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -103,7 +103,8 @@ def telling_failures(site: Site) -> Iterator[Callable[[Mapping[str, str]], None]
         line = json.dumps({"event": "followers", "failing": dict(failing)}, ensure_ascii=True)
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
-        write_text(path, json.dumps(dict(failing)))
+        with suppress(OSError):  # of a full disk too: it is said above, and ends no sequencer
+            write_text(path, json.dumps(dict(failing)))
 
     path.unlink(missing_ok=True)
     try:
