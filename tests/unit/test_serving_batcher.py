@@ -18,7 +18,7 @@ from pellucid.serving.limits import Limits
 from pellucid.testing.clock import FakeClock
 from pellucid.testing.plane import ask, echo_model, exchange, make_plane
 from pellucid.testing.recorder import MemoryRecorder
-from pellucid.testing.session import EchoSession
+from pellucid.testing.session import EchoSession, TimedSession
 
 URL = "/v2/models/echo/infer"
 
@@ -68,18 +68,6 @@ def test_more_than_the_largest_bucket_goes_on_in_the_next_batch():
     ]  # fmt: skip
 
 
-class ByTheRow(EchoSession):
-    """Takes a millisecond a row, zeros too, by a clock in the hand of the test."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__([TensorSpec("x", "FP32", (-1, 3))])
-        self.clock = clock
-
-    def _infer(self, tensors: Any) -> list[Tensor]:
-        self.clock.move(0.001 * tensors[0].shape[0])
-        return super()._infer(tensors)
-
-
 @pytest.mark.parametrize(
     ("waiting", "batches"),
     [
@@ -96,7 +84,12 @@ def test_where_rows_cost_their_time_a_full_smaller_bucket_goes_first(
     waiting: list[int], batches: list[tuple[int, int]]
 ):
     clock, recorder = FakeClock(), MemoryRecorder()
-    plane = make_plane([echo_model(session=ByTheRow(clock))], recorder, Limits(execution_ns=1_100_000), clock)
+    plane = make_plane(
+        [echo_model(session=TimedSession(clock, a_row_s=0.001))],
+        recorder,
+        Limits(execution_ns=1_100_000),
+        clock,
+    )
     replies = exchange(plane, [request(i, rows=rows) for i, rows in enumerate(waiting)])
     assert all(reply.status == 200 for reply in replies)
     assert [(b.bucket, len(b.calls)) for b in recorder.batches()] == batches

@@ -23,27 +23,14 @@ from pellucid.core.baseline import (
 )
 from pellucid.core.entry import parse_entry
 from pellucid.core.record import Event
-from pellucid.core.tensor import Tensor, TensorSpec
 from pellucid.errors import FormatError
 from pellucid.serving.limits import BaselineLimits, Limits
 from pellucid.testing.clock import FakeClock
 from pellucid.testing.plane import StillProbe, echo_model, exchange, make_plane
 from pellucid.testing.recorder import MemoryRecorder
-from pellucid.testing.session import EchoSession
+from pellucid.testing.session import TimedSession
 
 LIMITS = Limits(baseline=BaselineLimits(skip=5, executions=30))
-
-
-class TimedSession(EchoSession):
-    """Takes as long as it is told, by a clock in the hand of the test."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__([TensorSpec("x", "FP32", (-1, 3))])
-        self.clock, self.takes_s = clock, 0.001
-
-    def _infer(self, tensors: Any) -> list[Tensor]:
-        self.clock.move(self.takes_s)
-        return super()._infer(tensors)
 
 
 def request() -> tuple[str, str, bytes]:
@@ -56,7 +43,7 @@ class Served:
 
     def __init__(self, limits: Limits = LIMITS, **more: Any) -> None:
         self.clock, self.recorder, self.probe = FakeClock(), MemoryRecorder(), StillProbe()
-        self.session = TimedSession(self.clock)
+        self.session = TimedSession(self.clock, 0.001)
         model = echo_model(session=self.session, **more)
         self.plane = make_plane([model], self.recorder, limits, self.clock, self.probe)
 

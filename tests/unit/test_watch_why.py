@@ -9,27 +9,14 @@ import pytest
 
 from pellucid.core.entry import parse_entry
 from pellucid.core.slow import find_slow
-from pellucid.core.tensor import Tensor, TensorSpec
 from pellucid.core.why import Change, Weighed, find_cause, make_window, quantile
 from pellucid.serving.limits import BaselineLimits, Limits
 from pellucid.testing.clock import FakeClock
 from pellucid.testing.plane import StillProbe, echo_model, exchange, make_plane
 from pellucid.testing.recorder import MemoryRecorder
-from pellucid.testing.session import EchoSession
+from pellucid.testing.session import TimedSession
 
 LIMITS = Limits(baseline=BaselineLimits(skip=0, executions=30))
-
-
-class TimedSession(EchoSession):
-    """Takes as long as it is told, by a clock in the hand of the test."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__([TensorSpec("x", "FP32", (-1, 3))])
-        self.clock, self.takes_s = clock, 0.005
-
-    def _infer(self, tensors: Any) -> list[Tensor]:
-        self.clock.move(self.takes_s)
-        return super()._infer(tensors)
 
 
 def request() -> tuple[str, str, bytes]:
@@ -39,7 +26,7 @@ def request() -> tuple[str, str, bytes]:
 
 def test_story_x13_one_slow_call_says_whether_it_was_the_model_the_queue_or_the_device():
     clock, recorder, probe = FakeClock(), MemoryRecorder(), StillProbe()
-    session = TimedSession(clock)
+    session = TimedSession(clock, 0.005)
     model = echo_model(session=session, label_variance="untested")  # each call runs alone
     plane = make_plane([model], recorder, LIMITS, clock, probe)
     for number in range(30):

@@ -176,6 +176,14 @@ class Dataplane:
             named = [b.model for b in self.pool.batchers() if b.context == call.context]
             self.tracer.closed(record, *((named[0].name, named[0].version) if named else ("", "")))
 
+    def told(self, call: OpenCall, error: PellucidError) -> PellucidError:
+        """Record a refusal; what the caller is told: why, or that not even this could be recorded."""
+        try:
+            self.refuse(call, error)
+        except PellucidError as worse:
+            return worse
+        return error
+
     def _count_refused(self, error: PellucidError) -> None:
         self.refused[error.code] = self.refused.get(error.code, 0) + 1
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pellucid.core.tensor import Tensor, TensorSpec, verify_tensor
 from pellucid.errors import TensorError
+from pellucid.testing.clock import FakeClock
 
 
 class EchoSession:
@@ -73,3 +74,19 @@ class EchoSession:
 
     def close(self) -> None:
         self.closed = True
+
+
+class TimedSession(EchoSession):
+    """Takes as long as it is told, zeros too, by a clock in the hand of the test.
+
+    Attributes:
+        takes_s, a_row_s: Seconds a run, and more of them for each of its rows.
+    """
+
+    def __init__(self, clock: FakeClock, takes_s: float = 0.0, *, a_row_s: float = 0.0) -> None:
+        super().__init__([TensorSpec("x", "FP32", (-1, 3))])
+        self.clock, self.takes_s, self.a_row_s = clock, takes_s, a_row_s
+
+    def _infer(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        self.clock.move(self.takes_s + self.a_row_s * tensors[0].shape[0])
+        return super()._infer(tensors)

@@ -126,14 +126,6 @@ class Service:
             call.deadline = max(1, call.started + int(left_s * 1e9))
         return self._messages.open(raw, plane.manage.regions)
 
-    def refuse(self, call: OpenCall, error: PellucidError) -> PellucidError:
-        """Record a refusal; what the caller is told: why, or that not even this could be recorded."""
-        try:
-            self.plane.refuse(call, error)
-        except PellucidError as worse:
-            return worse
-        return error
-
     def marks(self, call: OpenCall) -> Marks:
         """Under what a refused call is found."""
         key = self.plane.key(call)
@@ -246,7 +238,7 @@ class _Waiting:
         if self.call is None:
             end_with_error(self._rpc, error)
         else:
-            told = self._service.refuse(self.call, error)
+            told = self._service.plane.told(self.call, error)
             end_with_error(self._rpc, told, self._service.marks(self.call))
 
 
@@ -301,10 +293,10 @@ class _StreamInfer:
             answer = await service.plane.run(call, model, version, len(raw), read)
             reply.infer_response.MergeFromString(answer.body)
         except AuthError as error:  # of a stranger's stream there is nothing more to hear
-            end_with_error(rpc, service.refuse(call, error), service.marks(call))
+            end_with_error(rpc, service.plane.told(call, error), service.marks(call))
             return None
         except PellucidError as error:
-            reply.error_message = _text(service.refuse(call, error))
+            reply.error_message = _text(service.plane.told(call, error))
             reply.infer_response.id = call.personal.get("request_id", "")
             if key := service.plane.key(call):
                 reply.infer_response.parameters["pellucid-call"].string_param = key

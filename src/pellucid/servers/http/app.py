@@ -90,20 +90,12 @@ class HttpDoor:
                 answer = await self._run(call, route, scope["headers"], headers, receive)
             except PellucidError as error:
                 # no name for what is told: a frame that names its error keeps itself, and the body in it
-                await _send(send, *error_of(self.refuse(call, error), self.marks(call)))
+                await _send(send, *error_of(self.plane.told(call, error), self.marks(call)))
                 return
             told_headers, content = answer_of(answer, headers.get(b"accept-encoding"))
             await _send(send, 200, [*told_headers, *self.traced(call)], content)
         finally:
             self.plane.abandon(call)
-
-    def refuse(self, call: OpenCall, error: PellucidError) -> PellucidError:
-        """Record a refusal; what the caller is told: why, or that not even this could be recorded."""
-        try:
-            self.plane.refuse(call, error)
-        except PellucidError as worse:
-            return worse
-        return error
 
     async def _run(
         self,
@@ -115,7 +107,7 @@ class HttpDoor:
     ) -> Answer:
         route.verify()
         length = header_length(headers.get(_LENGTH))
-        give_up = partial(self.refuse, call)
+        give_up = partial(self.plane.told, call)
         body = await self._body(sent, headers, receive, self.plane.limits.body_max_bytes, give_up)
         if b"content-length" not in headers:
             self.plane.charge(call, len(body))

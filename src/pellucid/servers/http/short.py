@@ -127,7 +127,7 @@ class ShortCycle:
         if self._call is None:
             self._write(*error_of(error))
             return
-        told = self._door.refuse(self._call, error)
+        told = self._door.plane.told(self._call, error)
         self._write(*error_of(told, self._door.marks(self._call)))
 
     def _write(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
