@@ -29,24 +29,38 @@ ROWS = np.linspace(0.05, 0.95, 19, dtype="<f4")[:, None]
 Answer = Callable[[str, float, int], float]
 
 
+class Answered(bytes):
+    """Bytes of an answer, counted for as long as anybody holds them."""
+
+    alive = 0
+
+    def __init__(self, _: bytes) -> None:
+        Answered.alive += len(self)
+
+    def __del__(self) -> None:
+        Answered.alive -= len(self)
+
+
 class ToyRunner:
     """``y`` of each row is what ``answer`` says of backend, value and bucket."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self.given: list[int] = []
+        self.alive: list[int] = []
         self.measured: list[list[tuple[int, ...]]] = []
 
     def infer(
         self, backend: str, engine: bytes, recipe: Mapping[str, Any], batches: Sequence[Sequence[Tensor]]
     ) -> IsolatedRun:
         outputs = []
+        self.alive.append(Answered.alive)
         self.given.append(sum(len(x.data) for [x] in batches))
         for [x] in batches:
             bucket = x.shape[0]
             values = struct.unpack(f"<{bucket}f", x.data)
             y = [self._answer(backend, v, bucket) for v in values]
-            outputs.append([Tensor("y", "FP32", (bucket, 1), struct.pack(f"<{bucket}f", *y))])
+            outputs.append([Tensor("y", "FP32", (bucket, 1), Answered(struct.pack(f"<{bucket}f", *y)))])
         environment = {"backend": "onnxruntime", "device": {"kind": "cpu", "isa": []}}
         return IsolatedRun(outputs, environment, {"threads": 1})
 
@@ -171,6 +185,55 @@ def test_fewer_rows_are_followed_where_eight_would_not_fit() -> None:
     runner, found = wide(1024, buckets=[1, 4], memory=16 * room)
     assert found["variance"]["probes"] == 2
     assert max(runner.given) <= room
+
+
+def with_rows(buckets: Sequence[int], memory: int, answer: Answer = same) -> tuple[ToyRunner, dict[str, Any]]:
+    """A thousand validation rows of 4 bytes, in so much memory; without what is timed."""
+    recipe = effective(parse_recipe(yaml.safe_dump(BASE | {"buckets": list(buckets)}).encode()))
+    recipe |= {"limits": recipe["limits"] | {"memory_bytes": memory}}
+    specs = (TensorSpec("x", "FP32", (-1, 1)),), (TensorSpec("y", "FP32", (-1, 1)),)
+    many = Validation({"x": np.linspace(0.05, 0.95, 1000, dtype="<f4")[:, None]})
+    runner = ToyRunner(answer)
+    found = qualify(Subject(recipe, MEANING, b"engine", b"source", *specs, many, None), runner, SystemClock())
+    del found["qualified"]
+    return runner, found
+
+
+@pytest.mark.parametrize("answer", [same, nudged, lambda backend, v, bucket: v + bucket / 64])
+def test_what_is_measured_in_parts_is_what_is_measured_at_once(answer: Answer) -> None:
+    buckets, room = [1, 3, 4, 16, 24], 1600
+    whole, expected = with_rows(buckets, 2**34, answer)
+    parts, found = with_rows(buckets, 16 * room, answer)
+    assert len(whole.given) == 4  # variance in two processes, then the engine and its source
+    assert len(parts.given) > 20
+    assert max(parts.given) <= room
+    probes = found["variance"].pop("probes"), expected["variance"].pop("probes")
+    assert probes == (1, 8)
+    for report in (found, expected):  # of fewer probes
+        del report["variance"]["buckets"]
+    assert found["accuracy"] == expected["accuracy"]
+    assert found["variance"]["flips_between_buckets"] == expected["variance"]["flips_between_buckets"]
+    assert found["variance"]["label"] == expected["variance"]["label"]
+
+
+def test_a_probe_is_followed_in_parts_as_well() -> None:
+    """One probe's batches in all buckets take more than the room: the verdict is the same."""
+    expected, found = (with_rows(range(1, 17), memory, nudged)[1] for memory in (16 * 2**20, 16 * 400))
+    assert found["variance"]["probes"] == 1
+    assert found["variance"]["slots"] == expected["variance"]["slots"]
+    assert found["variance"]["neighbours"] == expected["variance"]["neighbours"]
+    assert found["variance"]["bound"] == expected["variance"]["bound"]
+
+
+@pytest.mark.parametrize("answer", [same, lambda backend, v, bucket: v + bucket / 64])
+def test_more_buckets_hold_no_more_in_memory(answer: Answer) -> None:
+    room = 1600
+    for buckets in ([4, 16], range(1, 17)):
+        runner, found = with_rows(buckets, 16 * room, answer)
+        assert found["accuracy"]["samples"] == 1000
+        assert max(runner.given) <= room
+        assert max(runner.alive) <= 2 * room
+    assert Answered.alive == 0
 
 
 def test_a_bucket_too_large_to_be_measured_is_refused_before_anything_runs() -> None:

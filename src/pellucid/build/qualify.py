@@ -7,35 +7,37 @@ Source: requirements B8, B9, B15; spec/qualification.md.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from pellucid.build import golden, variance
+from pellucid.build.answers import Row, Rows, answers, in_parts, size_of
 from pellucid.build.isolated import Measured
 from pellucid.build.samples import Validation
 from pellucid.core.accuracy import Samples, decimal, measure, quantile, text_label
-from pellucid.core.bucket import place
 from pellucid.core.decision import decide
 from pellucid.core.digest import sha256
 from pellucid.core.gap import Gap
 from pellucid.core.recipe import DEFAULT_LIMITS
-from pellucid.core.tensor import Tensor, TensorSpec, datatype, rows, unpack_elements
+from pellucid.core.tensor import Tensor, TensorSpec, datatype, unpack_elements
 from pellucid.core.times import format_time
 from pellucid.core.tolerance import Difference, compare, widest
 from pellucid.errors import LimitError
-from pellucid.ports import Clock, Isolated
+from pellucid.ports import Clock, Isolated, IsolatedRun
 
 PROBES: Final = 8  # rows whose bits are followed through every bucket, slot and company
 PASSES: Final = 2  # of every trial within one process
 PROCESSES: Final = 2
 TIMES_MAX: Final = 400
 BUDGET_NS: Final = 1_000_000_000  # per bucket: enough for a tail of small models, bearable for large
-INPUTS_SHARE: Final = 16  # limit: inputs of one process take at most this part of limits.memory_bytes
+INPUTS_SHARE: Final = 16  # limit: what one process is given takes at most this part of limits.memory_bytes
 _SEED: Final = 7
+_SAME: Final = Difference(True)
 
 
 class Runner(Isolated, Protocol):
@@ -91,8 +93,7 @@ def qualify(
     progress("variance")
     judged, environment, threads = _variance(subject, runner)
     progress("accuracy")
-    is_alone = judged.report["label"] == "variant"  # as it will be served
-    accuracy, others, flips = _accuracy(subject, runner, is_alone=is_alone)
+    accuracy, others, flips = _accuracy(subject, runner, judged)
     progress("latency")
     latency, memory = _speed(subject, runner)
     environment = environment | {"threads": threads}
@@ -112,7 +113,7 @@ def qualify(
 
 
 def _room(subject: Subject) -> int:
-    """Bytes of inputs that one process is given."""
+    """Bytes of inputs, and of answers as far as they are known, that one process is given."""
     limits = DEFAULT_LIMITS | dict(subject.recipe.get("limits") or {})
     return limits["memory_bytes"] // INPUTS_SHARE
 
@@ -141,22 +142,36 @@ def _variance(subject: Subject, runner: Runner) -> tuple[variance.Judged, dict[s
     buckets = subject.recipe["buckets"]
     size = variance.size_of_one(buckets, golden.batch_bytes(_shaped(subject), int(bool(buckets))))
     fitting = max(1, _room(subject) // max(size * PASSES, 1))  # of one at least something can be said
+    judge = variance.Judge()
     tried = variance.trials(probes[:fitting], buckets)
-    once = [trial.batch for trial in tried]
-    passes = []
-    run = None
-    for process in range(PROCESSES):
-        # the second process goes backwards: what came before must not matter either
-        order = list(range(len(once))) if process % 2 == 0 else list(reversed(range(len(once))))
-        run = _infer(subject, runner, [once[i] for i in order] * PASSES)
-        for start in range(0, len(run.outputs), len(once)):
-            part = dict(zip(order, run.outputs[start : start + len(once)], strict=True))
-            passes.append([part[i] for i in range(len(once))])
-    assert run is not None
-    return variance.judge(tried, passes, processes=PROCESSES), run.environment, run.describe["threads"]
+    for part in in_parts(tried, lambda trial: PASSES * _trial_bytes(subject, trial), _room(subject)):
+        for process in range(PROCESSES):
+            environment, threads = _follow(subject, runner, judge, part, process)
+        judge.forget(part[-1])
+    return judge.judged(runs=PROCESSES * PASSES, processes=PROCESSES), environment, threads
 
 
-def _infer(subject: Subject, runner: Runner, batches: Sequence[Sequence[Tensor]]) -> Any:
+def _trial_bytes(subject: Subject, trial: variance.Trial) -> int:
+    """What a trial's batch and its answers take, an output's variable axes left out."""
+    known = [replace(spec, shape=tuple(max(axis, 1) for axis in spec.shape)) for spec in subject.outputs]
+    return size_of(trial.batch) + golden.batch_bytes(known, trial.bucket)
+
+
+def _follow(
+    subject: Subject, runner: Runner, judge: variance.Judge, part: Sequence[variance.Trial], process: int
+) -> tuple[dict[str, Any], int]:
+    """Every pass of one process over these trials; gives its environment and threads."""
+    # the second process goes backwards: what came before must not matter either
+    step = 1 if process % 2 == 0 else -1
+    run = _infer(subject, runner, [trial.batch for trial in part[::step]] * PASSES)
+    for turn in range(PASSES):
+        outputs = run.outputs[turn * len(part) : (turn + 1) * len(part)][::step]
+        for trial, answer in zip(part, outputs, strict=True):
+            judge.note(trial, answer, process * PASSES + turn)
+    return run.environment, run.describe["threads"]
+
+
+def _infer(subject: Subject, runner: Runner, batches: Sequence[Sequence[Tensor]]) -> IsolatedRun:
     return runner.infer(subject.recipe["backend"], subject.engine, subject.recipe, batches)
 
 
@@ -175,8 +190,38 @@ def _probes(subject: Subject) -> list[list[Tensor]]:
 # -- accuracy -------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class _Compared:
+    """Engine and source over the rows seen so far; of a row only scores and decisions are kept."""
+
+    source: list[Sequence[float]] = field(default_factory=list)
+    engine: list[Sequence[float]] = field(default_factory=list)
+    source_labels: list[str | None] = field(default_factory=list)
+    engine_labels: list[str | None] = field(default_factory=list)
+    gaps: dict[str, Gap] = field(default_factory=dict)
+    difference: Difference = _SAME
+    between: Difference = _SAME
+    flips: int = 0
+
+    def add(self, subject: Subject, source: Row, by_bucket: Mapping[int, Row], serving: int) -> None:
+        """Take one row's answers: the source's, and the engine's in every bucket, the serving one too."""
+        engine = by_bucket[serving]
+        labels = {size: _decide(subject, row) for size, row in by_bucket.items()}
+        self.source.append(_scores(subject, source))
+        self.engine.append(_scores(subject, engine))
+        self.source_labels.append(_decide(subject, source))
+        self.engine_labels.append(labels[serving])
+        self.flips += len(set(labels.values())) > 1
+        self.difference = widest([self.difference, _gap(source, engine)])
+        for a, b in zip(source, engine, strict=True):
+            if datatype(a.datatype).kind == "float":
+                self.gaps.setdefault(a.name, Gap()).add(unpack_elements(a), unpack_elements(b))
+        first, *others = by_bucket.values()
+        self.between = widest([self.between, *(_gap(first, other) for other in others)])
+
+
 def _accuracy(
-    subject: Subject, runner: Runner, *, is_alone: bool
+    subject: Subject, runner: Runner, judged: variance.Judged
 ) -> tuple[dict[str, Any], Difference, int | None]:
     """The accuracy report, the rows' largest difference between buckets, and decisions that differ."""
     gate, validation = subject.recipe["gate"], subject.validation
@@ -184,81 +229,53 @@ def _accuracy(
         report = measure(Samples((), (), (), ()), gate)
         if validation is not None:
             report["findings"] = ["source: expected the source model in the package, got its digest only"]
-        return report, Difference(True), None
+        return report, _SAME, None
     sizes = subject.recipe["buckets"] or [0]
     serving = subject.recipe["pinned_bucket"] or sizes[-1]
-    by_bucket = _answers(subject, runner, validation, sizes, is_alone=is_alone)
-    source = _answers(subject, runner, validation, [serving], is_alone=is_alone, is_source=True)[serving]
-    labels = {size: [_decide(subject, row) for row in answers] for size, answers in by_bucket.items()}
-    engine = by_bucket[serving]
+
+    def row(index: int) -> list[Tensor]:
+        return validation.row(subject.inputs, index, batched=bool(subject.recipe["buckets"]))
+
+    is_alone = judged.report["label"] == "variant"  # as it will be served
+    asked = Rows(row, validation.count, sizes, is_alone, size_of(row(0)) + judged.row_bytes)
+    engine = answers(asked, lambda batches: _infer(subject, runner, batches).outputs, _room(subject))
+    source = answers(
+        replace(asked, sizes=[serving]),
+        lambda batches: runner.infer("reference", subject.source, subject.recipe, batches).outputs,
+        _room(subject),
+    )
+    found = _Compared()
+    for there, here in zip(source, engine, strict=True):
+        found.add(subject, there[serving], here, serving)
     samples = Samples(
-        source=[_scores(subject, row) for row in source],
-        engine=[_scores(subject, row) for row in engine],
-        source_labels=[_decide(subject, row) for row in source],
-        engine_labels=labels[serving],
+        source=found.source,
+        engine=found.engine,
+        source_labels=found.source_labels,
+        engine_labels=found.engine_labels,
         truth=validation.truth,
         slices=validation.slices,
-        error=_gap(source, engine).absolute,
-        gaps=_gaps(source, engine),
+        error=found.difference.absolute,
+        gaps=list(found.gaps.values()),
     )
     report = measure(samples, gate)
-    flips = sum(len(set(row)) > 1 for row in zip(*labels.values(), strict=True))
-    _judge_buckets(report, gate, flips, subject.recipe)
-    between = widest([_gap(by_bucket[sizes[0]], answers) for answers in by_bucket.values()])
-    return report, between, flips
+    _judge_buckets(report, gate, found.flips, subject.recipe)
+    return report, found.between, found.flips
 
 
-def _answers(
-    subject: Subject,
-    runner: Runner,
-    validation: Validation,
-    sizes: Sequence[int],
-    *,
-    is_alone: bool,
-    is_source: bool = False,
-) -> dict[int, list[list[Tensor]]]:
-    """Output rows of every validation row, for each bucket, all from one process."""
-    batched = bool(subject.recipe["buckets"])
-    each = [validation.row(subject.inputs, i, batched=batched) for i in range(validation.count)]
-    plan = {size: _batched(each, size, 1 if is_alone else size) for size in sizes}
-    backend, model = (
-        ("reference", subject.source) if is_source else (subject.recipe["backend"], subject.engine)
-    )
-    whole = [batch for size in sizes for batch, _ in plan[size]]
-    outputs = iter(runner.infer(backend, model, subject.recipe, whole).outputs)
-    answers: dict[int, list[list[Tensor]]] = {}
-    for size in sizes:
-        answers[size] = []
-        for _, count in plan[size]:
-            batch = next(outputs)
-            answers[size] += [list(row) for row in rows(batch)[:count]] if size else [batch]
-    return answers
-
-
-def _batched(each: list[list[Tensor]], size: int, at_once: int) -> list[tuple[list[Tensor], int]]:
-    """Batches of one bucket and how many rows of each count; the rest is padding."""
-    if not size:
-        return [(row, 1) for row in each]
-    chunks = [each[start : start + at_once] for start in range(0, len(each), at_once)]
-    return [
-        ([place(list(enumerate(parts)), size) for parts in zip(*chunk, strict=True)], len(chunk))
-        for chunk in chunks
-    ]
-
-
-def _deciding(subject: Subject, row: Sequence[Tensor]) -> Tensor:
+def _deciding(subject: Subject, row: Row) -> Tensor:
     name = (subject.meaning.get("decision") or {}).get("output")
     return next((tensor for tensor in row if tensor.name == name), row[0])
 
 
-def _scores(subject: Subject, row: Sequence[Tensor]) -> list[float]:
+def _scores(subject: Subject, row: Row) -> Sequence[float]:
+    """Numbers of the deciding output, packed: they are kept of every row."""
     tensor = _deciding(subject, row)
     if datatype(tensor.datatype).kind == "bytes":
-        return []
-    return [float(value) for value in unpack_elements(tensor)]
+        return ()
+    return array("d", unpack_elements(tensor))
 
 
-def _decide(subject: Subject, row: Sequence[Tensor]) -> str | None:
+def _decide(subject: Subject, row: Row) -> str | None:
     """Label of a row; without a meaning, the text, the whole number, or the position of the largest score."""
     decision = subject.meaning.get("decision") or {}
     if decision:
@@ -272,20 +289,9 @@ def _decide(subject: Subject, row: Sequence[Tensor]) -> str | None:
     return str(scores.index(max(scores))) if len(scores) > 1 and max(scores) == max(scores) else None
 
 
-def _gap(there: Sequence[Sequence[Tensor]], here: Sequence[Sequence[Tensor]]) -> Difference:
-    """Largest difference over all outputs of all rows."""
-    pairs = (pair for a, b in zip(there, here, strict=True) for pair in zip(a, b, strict=True))
-    return widest([compare(a, b) for a, b in pairs])
-
-
-def _gaps(source: Sequence[Sequence[Tensor]], engine: Sequence[Sequence[Tensor]]) -> list[Gap]:
-    """One of each output of floats."""
-    gaps: dict[str, Gap] = {}
-    for here, there in zip(source, engine, strict=True):
-        for a, b in zip(here, there, strict=True):
-            if datatype(a.datatype).kind == "float":
-                gaps.setdefault(a.name, Gap()).add(unpack_elements(a), unpack_elements(b))
-    return list(gaps.values())
+def _gap(there: Row, here: Row) -> Difference:
+    """Largest difference over all outputs of one row."""
+    return widest([compare(a, b) for a, b in zip(there, here, strict=True)])
 
 
 def _judge_buckets(
@@ -307,7 +313,12 @@ def _judge_buckets(
 
 def _speed(subject: Subject, runner: Runner) -> tuple[list[dict[str, Any]], dict[str, int]]:
     latency, last = [], None
-    for buckets in _parts(subject):
+    sizes = in_parts(
+        subject.recipe["buckets"] or [0],
+        lambda bucket: golden.batch_bytes(_shaped(subject), bucket),
+        _room(subject),
+    )
+    for buckets in sizes:
         cases = golden.draw(_shaped(subject), buckets, count=1, seed=_SEED)
         measured = runner.measure(
             subject.recipe["backend"], subject.engine, subject.recipe, [batch for _, batch in cases],
@@ -317,20 +328,6 @@ def _speed(subject: Subject, runner: Runner) -> tuple[list[dict[str, Any]], dict
         last = measured[-1]
     assert last is not None
     return latency, {"rss_bytes": last.rss_bytes, "peak_rss_bytes": last.peak_rss_bytes}
-
-
-def _parts(subject: Subject) -> list[list[int]]:
-    """Buckets, in order, as many to a process as fit into the memory for inputs."""
-    parts: list[list[int]] = []
-    left = 0
-    for bucket in subject.recipe["buckets"] or [0]:
-        size = golden.batch_bytes(_shaped(subject), bucket)
-        if not parts or size > left:
-            parts.append([])
-            left = _room(subject)
-        parts[-1].append(bucket)
-        left -= size
-    return parts
 
 
 def _latency(bucket: int, times: list[int]) -> dict[str, Any]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pellucid.build.answers import size_of, verify_rows
 from pellucid.core.accuracy import decimal
 from pellucid.core.bucket import place
 from pellucid.core.tensor import Tensor, datatype, rows, tensor_digest
 from pellucid.core.tolerance import Difference, compare, widest
-from pellucid.errors import BuildError
 
 NEIGHBOURS: Final = ("zeros", "others", "large")
 SLOTS_MAX: Final = 5  # limit: first, second, middle, last and one between
@@ -38,10 +38,15 @@ class Trial:
 
 @dataclass(slots=True)
 class Seen:
-    """Outputs of a row at one bucket and slot: distinct bits, and under which company they came."""
+    """Outputs of a row at one bucket and slot: the first of all, and the first bits in each company."""
 
     outputs: list[Tensor]
     digests: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Of the first outputs."""
+        return next(iter(self.digests.values()))
 
 
 def slots(bucket: int) -> list[int]:
@@ -51,17 +56,19 @@ def slots(bucket: int) -> list[int]:
     return sorted({0, 1, bucket // 3, bucket // 2, bucket - 1})
 
 
-def trials(probes: Sequence[Sequence[Tensor]], buckets: Sequence[int]) -> list[Trial]:
-    """Every probe in every bucket, slot and company; bucket 0 is a model without a batch axis."""
+def trials(probes: Sequence[Sequence[Tensor]], buckets: Sequence[int]) -> Iterator[Trial]:
+    """Every probe in every bucket, slot and company; bucket 0 is a model without a batch axis.
+
+    Made when they are due; those of one probe, bucket and slot follow each other.
+    """
     if not buckets:
-        return [Trial(i, 0, 0, "none", list(probe)) for i, probe in enumerate(probes)]
-    return [
-        Trial(i, bucket, slot, company, _batch(probes, i, bucket, slot, company))
-        for bucket in buckets
-        for slot in slots(bucket)
-        for i in range(len(probes))
-        for company in (NEIGHBOURS if bucket > 1 else NEIGHBOURS[:1])
-    ]
+        for i, probe in enumerate(probes):
+            yield Trial(i, 0, 0, "none", list(probe))
+    for bucket in buckets:
+        for slot in slots(bucket):
+            for i in range(len(probes)):
+                for company in NEIGHBOURS if bucket > 1 else NEIGHBOURS[:1]:
+                    yield Trial(i, bucket, slot, company, _batch(probes, i, bucket, slot, company))
 
 
 def size_of_one(buckets: Sequence[int], row_bytes: int) -> int:
@@ -106,60 +113,102 @@ def _large(row: Tensor, position: int) -> Tensor:
 
 
 def own_rows(trial: Trial, outputs: Sequence[Tensor]) -> list[Tensor]:
-    """The probe's own part of a batch's outputs.
-
-    Raises:
-        BuildError: An output does not follow the batch axis, so that no row has a part of its own.
-    """
-    if not trial.bucket:
-        return list(outputs)
-    for output in outputs:
-        if output.shape[:1] != (trial.bucket,):
-            raise BuildError(
-                f"output {output.name!r:.80}: expected {trial.bucket} rows for {trial.bucket} rows in, "
-                f"got shape {list(output.shape)}",
-                hint="a model whose outputs mix its rows cannot be batched: give it buckets: [1]",
-            )
-    return list(rows(outputs)[trial.slot])
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """The variance report, and the largest difference of one row between buckets and slots."""
-
-    report: dict[str, Any]
-    between: Difference
-
-
-def judge(tried: Sequence[Trial], passes: Sequence[Sequence[Sequence[Tensor]]], *, processes: int) -> Judged:
-    """Compare every repetition of every trial.
-
-    Args:
-        tried: Trials in order.
-        passes: For each repetition, the outputs of every trial in that order.
+    """The probe's own part of a batch's outputs, which holds nothing else of them.
 
     Raises:
         BuildError: An output does not follow the batch axis.
     """
-    seen: dict[tuple[int, int, int], Seen] = {}
-    differences: list[dict[str, Any]] = []
-    for number, outputs in enumerate(passes):
-        for trial, batch in zip(tried, outputs, strict=True):
-            _note(seen, differences, trial, own_rows(trial, batch), number)
-    differences.sort(key=lambda found: found["factor"], reverse=True)  # repetition explains the rest
-    report = {
-        "label": "variant" if differences else "invariant",
-        "runs": len(passes),
-        "processes": processes,
-        "sessions": processes,
-        "slots": len({(trial.bucket, trial.slot) for trial in tried}),
-        "neighbours": sorted({trial.neighbours for trial in tried}),
-        "probes": len({trial.probe for trial in tried}),
-        "buckets": _bits(seen),
-        "differences": differences[:DIFFERENCES_MAX],
-        "differences_count": len(differences),
-    }
-    return Judged(report, _between(seen))
+    if not trial.bucket:
+        return list(outputs)
+    verify_rows(trial.bucket, outputs)
+    return [Tensor(t.name, t.datatype, t.shape, bytes(t.data)) for t in rows(outputs)[trial.slot]]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What following the probes showed.
+
+    Attributes:
+        report: The variance report.
+        between: Largest difference of one row between buckets and slots.
+        row_bytes: What the outputs of one row take.
+    """
+
+    report: dict[str, Any]
+    between: Difference
+    row_bytes: int
+
+
+class Judge:
+    """Compares every repetition of every trial, told one by one."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int, int], Seen] = {}
+        self._firsts: dict[int, list[Tensor]] = {}
+        self._between = Difference(True)
+        self._neighbours: set[str] = set()
+        self._differences: list[dict[str, Any]] = []
+
+    def note(self, trial: Trial, outputs: Sequence[Tensor], number: int) -> None:
+        """Take the outputs of a trial's batch in that repetition.
+
+        Raises:
+            BuildError: An output does not follow the batch axis.
+        """
+        own = own_rows(trial, outputs)
+        digest = _digest(own)
+        where = _where(trial)
+        self._neighbours.add(trial.neighbours)
+        if where not in self._seen:
+            self._seen[where] = Seen(own)
+            first = self._firsts.setdefault(trial.probe, own)
+            self._between = widest([self._between, _gap(first, own)])
+        seen = self._seen[where]
+        known = seen.digests.setdefault(trial.neighbours, digest)
+        if known != digest:
+            self._differ("repetition", trial, _gap(seen.outputs, own), number)
+        elif digest != seen.digest:
+            self._differ("neighbours", trial, _gap(seen.outputs, own), number)
+
+    def _differ(self, factor: str, trial: Trial, gap: Difference, number: int) -> None:
+        self._differences.append(
+            {
+                "factor": factor, "bucket": trial.bucket, "slot": trial.slot, "neighbours": trial.neighbours,
+                "probe": trial.probe, "run": number, "absolute": decimal(gap.absolute), "ulp": gap.ulp,
+            }
+        )  # fmt: skip
+
+    def forget(self, last: Trial) -> None:
+        """Keep no outputs of trials that are through, but those beside the last one's."""
+        for where, seen in self._seen.items():
+            if where != _where(last):
+                seen.outputs = []
+
+    def judged(self, *, runs: int, processes: int) -> Judged:
+        """The verdict on all that was noted."""
+        # repetition explains the rest
+        found = sorted(self._differences, key=lambda one: (one["factor"] != "repetition", one["run"]))
+        report = {
+            "label": "variant" if found else "invariant",
+            "runs": runs,
+            "processes": processes,
+            "sessions": processes,
+            "slots": len({(bucket, slot) for _, bucket, slot in self._seen}),
+            "neighbours": sorted(self._neighbours),
+            "probes": len(self._firsts),
+            "buckets": _bits(self._seen),
+            "differences": found[:DIFFERENCES_MAX],
+            "differences_count": len(found),
+        }
+        return Judged(report, self._between, max(map(size_of, self._firsts.values()), default=0))
+
+
+def _where(trial: Trial) -> tuple[int, int, int]:
+    return trial.probe, trial.bucket, trial.slot
+
+
+def _gap(there: Sequence[Tensor], here: Sequence[Tensor]) -> Difference:
+    return widest([compare(a, b) for a, b in zip(there, here, strict=True)])
 
 
 def conclude(judged: Judged, others: Difference, flips: int | None) -> dict[str, Any]:
@@ -172,43 +221,8 @@ def conclude(judged: Judged, others: Difference, flips: int | None) -> dict[str,
     return judged.report | {"label": label, "bound": bound, "flips_between_buckets": flips}
 
 
-def _note(
-    seen: dict[tuple[int, int, int], Seen],
-    differences: list[dict[str, Any]],
-    trial: Trial,
-    own: list[Tensor],
-    number: int,
-) -> None:
-    digest = _digest(own)
-    where = (trial.probe, trial.bucket, trial.slot)
-    first = seen.setdefault(where, Seen(own, {trial.neighbours: digest}))
-    known = first.digests.setdefault(trial.neighbours, digest)
-    factor = ""
-    if known != digest:
-        factor = "repetition"
-    elif digest != next(iter(first.digests.values())):
-        factor = "neighbours"
-    if factor:
-        gap = widest([compare(a, b) for a, b in zip(first.outputs, own, strict=True)])
-        differences.append(
-            {
-                "factor": factor, "bucket": trial.bucket, "slot": trial.slot, "neighbours": trial.neighbours,
-                "probe": trial.probe, "run": number, "absolute": decimal(gap.absolute), "ulp": gap.ulp,
-            }
-        )  # fmt: skip
-
-
 def _digest(tensors: Sequence[Tensor]) -> str:
     return hashlib.sha256(b"".join(map(tensor_digest, tensors))).hexdigest()
-
-
-def _between(seen: dict[tuple[int, int, int], Seen]) -> Difference:
-    firsts: dict[int, Seen] = {}
-    gaps = []
-    for (probe, _, _), here in seen.items():
-        first = firsts.setdefault(probe, here)
-        gaps += [compare(a, b) for a, b in zip(first.outputs, here.outputs, strict=True)]
-    return widest(gaps)
 
 
 def _bits(seen: dict[tuple[int, int, int], Seen]) -> list[dict[str, Any]]:
@@ -216,7 +230,7 @@ def _bits(seen: dict[tuple[int, int, int], Seen]) -> list[dict[str, Any]]:
     buckets: dict[int, list[str]] = {}
     for (_, bucket, slot), here in sorted(seen.items()):
         if slot == 0:
-            buckets.setdefault(bucket, []).append(_digest(here.outputs))
+            buckets.setdefault(bucket, []).append(here.digest)
     return [
         {"bucket": bucket, "bits": "sha256:" + hashlib.sha256("".join(digests).encode()).hexdigest()}
         for bucket, digests in buckets.items()
