@@ -137,6 +137,13 @@ def unwatched(_step: Step) -> bool:
     return True
 
 
+EngineMade = Callable[[bytes, "tuple[TensorSpec, ...]"], None]  # an engine and its inputs
+
+
+def unawaited(_engine: bytes, _inputs: tuple[TensorSpec, ...]) -> None:
+    """An engine that nobody waits for before its facts are known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """What a backend made of a model.
@@ -237,10 +244,20 @@ class Backend(Protocol):
 
     name: str
 
+    def load(self) -> None:
+        """Import what only a build needs; done while the graph is still being made."""
+        ...
+
     def build(
-        self, recipe: Mapping[str, Any], model: bytes, log: BuildLog, progress: BuildProgress = unwatched
+        self,
+        recipe: Mapping[str, Any],
+        model: bytes,
+        log: BuildLog,
+        progress: BuildProgress = unwatched,
+        made: EngineMade = unawaited,
     ) -> Built:
-        """``progress`` is told of steps where the builder has any, and may stop it."""
+        """``progress`` is told of steps where the builder has any, and may stop it. ``made`` is told of
+        the engine once, as soon as there is one: what reads its facts goes on meanwhile."""
         ...
 
     def open(self, engine: bytes, recipe: Mapping[str, Any]) -> Session:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import os
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pellucid.app.preflight import preflight
 from pellucid.build.files import DATA_MAX, MODEL_MAX
 from pellucid.build.frame import write_frame
 from pellucid.build.job import run_build
+from pellucid.build.shelf import Shelf
+from pellucid.core.digest import Data
 from pellucid.errors import GateError, LimitError, NotFoundError, ParseError, PellucidError
 from pellucid.testing.builds import toy_job, write_recipe
 
@@ -127,3 +131,35 @@ def test_a_precision_without_validation_is_refused_before_anything_runs(
     assert caught.value.hint.startswith("name one in the recipe, validation: {data: FILE.npz}")
     ((_, data),) = recorder.events
     assert (data["outcome"], data["ended"]) == (GateError.code, "not started")
+
+
+def test_graphs_and_engines_share_files_and_data_sets_touch_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelved: list[bytes] = []
+    put, drawn = Shelf.put, tmp_path / "drawn"
+    drawn.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(drawn))
+
+    def seen(shelf: Shelf, data: Data) -> Path:
+        path = put(shelf, data)
+        shelved.append(bytes(data))
+        found = [file.read_bytes() for file in drawn.rglob("*") if file.is_file()]
+        assert not any(rows in content for content in found)
+        return path
+
+    monkeypatch.setattr(Shelf, "put", seen)
+    stream = io.BytesIO()
+    np.savez(stream, features=np.random.default_rng(1).standard_normal((8, 20)).astype("<f4"))
+    rows = stream.getvalue()
+    build, _ = toy_job(tmp_path / "packages")
+    recipe = write_recipe(
+        tmp_path / "recipe", "credit_like", validation={"data": "rows.npz"}, golden={"inputs": "rows.npz"}
+    )
+    (recipe.parent / "rows.npz").write_bytes(rows)
+    folder = run_build(recipe, build).folder
+    assert list(drawn.iterdir()) == []
+    graphs = {(folder / "model" / f"{name}.onnx").read_bytes() for name in ("source", "compiled")}
+    assert set(shelved) == graphs
+    for path in (folder / "model/source.onnx", folder / "model/compiled.onnx", folder / "engine/model.onnx"):
+        assert path.stat().st_nlink == 1

@@ -113,6 +113,7 @@ def test_the_log_is_whole(package: Any) -> None:
         "load",
         "build",
         "write",
+        "facts",
         "golden",
     }
 

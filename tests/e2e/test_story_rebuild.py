@@ -280,7 +280,7 @@ class Unsteady:
         self.runs += 1
         staged = REAL_RUN(stages, stage, request)
         ending = next(self._endings)
-        engine = staged.files["engine"]
+        engine = bytes(staged.files["engine"])
         return replace(staged, files={"engine": engine if ending == 0xFF else engine + bytes([ending])})
 
 

@@ -79,7 +79,7 @@ def directly(tmp_path: Path, model: bytes, kind: type[BuildError], **changes: An
     """The same for the builder alone, given what the first stage would have refused."""
     recipe = parse_recipe(write_recipe(tmp_path, b"", **RTX | changes).read_bytes())
     stages = Stages(effective(recipe), print)
-    with pytest.raises(kind) as error:
+    with stages, pytest.raises(kind) as error:
         stages.run("compile", {"compiled": model})
     messages = [json.loads(line)["message"] for line in stages.log.splitlines()]
     return f"{stages.ended}: {error.value.message} {error.value.hint}", messages

@@ -142,7 +142,8 @@ def test_one_beside_sees_nothing_of_what_its_parent_did_since(tmp_path: Path) ->
         "def work(asked): return {'pid': os.getpid(), 'asked': asked, 'done': list(done)}\n"
         "one = Beside(work)\n"
         "done.append(1)\n"
-        "write_frame(sys.stdout.buffer, one.ask({'x': b'1' * 2**20}) | {'parent': os.getpid()})"
+        "one.ask({'x': b'1' * 2**20})\n"
+        "write_frame(sys.stdout.buffer, one.answer() | {'parent': os.getpid()})"
     )
     [answer] = beside(code, tmp_path / "a").frames
     assert answer["pid"] != answer["parent"]
@@ -153,7 +154,9 @@ def test_one_beside_that_nobody_asks_ends_and_one_that_fails_says_so(tmp_path: P
     code = (
         "def work(asked): raise ParseError('x: expected y, got z')\n"
         "Beside(work).leave()\n"
-        "write_frame(sys.stdout.buffer, guarded(lambda: Beside(work).ask({})))"
+        "one = Beside(work)\n"
+        "one.ask({})\n"
+        "write_frame(sys.stdout.buffer, guarded(one.answer))"
     )
     ended = beside(code, tmp_path / "a")
     assert ended.code == 0

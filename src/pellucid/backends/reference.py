@@ -13,7 +13,7 @@ from pellucid.backends.onnxruntime.adapter import open_at
 from pellucid.backends.onnxruntime.device import environment
 from pellucid.backends.onnxruntime.session import OrtSession
 from pellucid.errors import UsageError
-from pellucid.ports import BuildLog, BuildProgress, Built, unwatched
+from pellucid.ports import BuildLog, BuildProgress, Built, EngineMade, unawaited, unwatched
 
 
 class ReferenceBackend:
@@ -21,8 +21,16 @@ class ReferenceBackend:
 
     name = "reference"
 
+    def load(self) -> None:
+        """Nothing: it builds nothing."""
+
     def build(
-        self, recipe: Mapping[str, Any], model: bytes, log: BuildLog, progress: BuildProgress = unwatched
+        self,
+        recipe: Mapping[str, Any],
+        model: bytes,
+        log: BuildLog,
+        progress: BuildProgress = unwatched,
+        made: EngineMade = unawaited,
     ) -> Built:
         raise UsageError(
             "backend 'reference': expected a backend that builds, got the accuracy reference",

@@ -14,7 +14,7 @@ from pellucid.build.twice import fork
 
 
 class Beside:
-    """Waits for one request. ``ask`` it, or ``leave`` it.
+    """Waits for one request. ``ask`` it and take its ``answer``, or ``leave`` it.
 
     Args:
         work: What it does with the request.
@@ -33,10 +33,13 @@ class Beside:
         os.close(reading)
         self._asked = os.fdopen(writing, "wb")
 
-    def ask(self, request: Any) -> dict[str, Any]:
-        """What it gives; raises as ``build.twice``."""
+    def ask(self, request: Any) -> None:
+        """Let it begin."""
         with self._asked:
             write_frame(self._asked, request)
+
+    def answer(self) -> dict[str, Any]:
+        """What it gives; raises as ``build.twice``."""
         return self._forked.end()
 
     def leave(self) -> None:

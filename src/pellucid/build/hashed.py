@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from pellucid.core.digest import sha256
+from pellucid.core.digest import Data, sha256
 
 
 class Hashed:
     """SHA-256 as text, computed once for each object.
 
-    Bytes cannot change, and those known are held, so that no other object takes their place.
+    What is hashed does not change, and is held, so that no other object takes its place.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[bytes, str]] = {}
+        self._known: dict[int, tuple[Data, str]] = {}
 
-    def __call__(self, data: bytes) -> str:
+    def __call__(self, data: Data) -> str:
         known = self._known.get(id(data))
         if known is None:
             known = self._known[id(data)] = (data, sha256(data))

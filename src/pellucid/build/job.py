@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pellucid.build import cancel, environment, left
 from pellucid.build.files import read_model, read_plain
 from pellucid.build.meaning import read_meaning
+from pellucid.build.shelf import Shelf
 from pellucid.build.stages import Opened, Progress, Staged, Stages
 from pellucid.core import canonical
-from pellucid.core.digest import sha256
+from pellucid.core.digest import Data, sha256
 from pellucid.core.recipe import Recipe, effective, parse_recipe
 from pellucid.core.recipe_choices import verify_judged
 from pellucid.core.times import format_time
@@ -108,11 +109,11 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
     try:
         with stages:
             made = _make(recipe, meaning, inputs, stages, started, folder, job)
-        from pellucid.build.package import assemble
+            from pellucid.build.package import assemble
 
-        name, files = assemble(made)
-        cancel.current().verify()
-        target = _write(job.out, name, files)
+            name, files = assemble(made)
+            cancel.current().verify()
+            target = _write(job.out, name, files, stages.shelf)
     except PellucidError as error:
         raise _failed(error, recipe, written, stages, started, folder, job) from error
     except MemoryError as error:
@@ -171,28 +172,26 @@ def _make(
     prepared = stages.run("prepare", {
         "model": inputs["source"], "model_folder": str((folder / recipe.model).parent),
         "files": {role: inputs[role] for role in ("calibration", "artefact") if role in inputs},
-    })  # fmt: skip
-    if prepared.files["source"] == inputs["source"]:  # no weights lay outside: one object, hashed already
-        inputs["source"] = prepared.files["source"]
+    }, lambda: _hash(stages, inputs["source"]))  # fmt: skip
+    source, graph = prepared.files.get("source", inputs["source"]), prepared.files["compiled"]
     compiled = stages.run(
-        "compile",
-        {"compiled": prepared.files["compiled"], "golden": _golden_files(inputs)},
-        lambda: _load(job),
-    )
+        "compile", {"compiled": graph, "golden": _golden_files(inputs)},
+        lambda: _meanwhile(stages, graph, job),
+    )  # fmt: skip
     from pellucid.build.package import Made
 
     result = compiled.result
     _verify_rows(recipe, result)
     _verify_meaning(meaning, result)
     documents = prepared.result["documents"]
-    judged = _judge(recipe, meaning, inputs, stages, prepared, compiled)
+    judged = _judge(recipe, meaning, inputs, stages, (source, graph), prepared, compiled)
     if judged is not None:
         documents |= judged["documents"]
     recorded, notes = _golden(inputs, stages, compiled)
     return Made(
         recipe=said, meaning=meaning, inputs=inputs, prepared=prepared.result, result=result,
-        source=prepared.files["source"], engine=compiled.files["engine"],
-        compiled=prepared.files["compiled"], log=stages.log, stderr=stages.stderr,
+        source=source, engine=compiled.files["engine"],
+        compiled=graph, log=stages.log, stderr=stages.stderr,
         environment=environment.describe(_environment(prepared, compiled), compiled.ended, folder),
         documents=documents, golden=recorded, phases_ns=stages.phases_ns,
         notes=[*prepared.result["notes"], *(judged["notes"] if judged else []), *notes],
@@ -201,8 +200,14 @@ def _make(
     )  # fmt: skip
 
 
-def _load(job: Job) -> None:
-    """Import what the end of the build needs."""
+def _hash(stages: Stages, data: Data) -> None:
+    """What many documents will name, while a child works."""
+    stages.hashed(data)
+
+
+def _meanwhile(stages: Stages, graph: Data, job: Job) -> None:
+    """While the builder works: hash what it was given, import what the end of the build needs."""
+    _hash(stages, graph)
     from pellucid.build import package
 
     assert package
@@ -225,6 +230,7 @@ def _judge(
     meaning: dict[str, Any],
     inputs: dict[str, bytes],
     stages: Stages,
+    graphs: tuple[Data, Data],
     prepared: Staged,
     compiled: Staged,
 ) -> dict[str, Any] | None:
@@ -233,7 +239,7 @@ def _judge(
         return None
     files = {role: inputs[role] for role in ("validation", "reference") if role in inputs}
     result = stages.run("judge", {
-        "meaning": meaning, "source": prepared.files["source"], "compiled": prepared.files["compiled"],
+        "meaning": meaning, "source": graphs[0], "compiled": graphs[1],
         "names": prepared.result["names"], "facts": compiled.result["facts"],
         "inputs": compiled.result["inputs"], "outputs": compiled.result["outputs"],
         "files": files, "documents": prepared.result["documents"],
@@ -291,7 +297,7 @@ def _golden_files(inputs: dict[str, bytes]) -> dict[str, bytes]:
     return {role: inputs[role] for role in ("golden",) if role in inputs}
 
 
-def _write(out: Path, name: str, files: dict[str, bytes]) -> Path:
+def _write(out: Path, name: str, files: Mapping[str, Data], shelf: Shelf) -> Path:
     """Write the package whole; its folder appears by rename."""
     target = out / name
     if target.exists():
@@ -302,7 +308,7 @@ def _write(out: Path, name: str, files: dict[str, bytes]) -> Path:
         for path, data in files.items():
             place = temporary / path
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
+            shelf.write(place, data)
         temporary.rename(target)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -385,7 +391,7 @@ def _entry(recipe: Recipe, written: bytes, log: bytes) -> dict[str, Any]:
 
 
 def _record(
-    recipe: Recipe, written: bytes, target: Path, files: dict[str, bytes], made: Made, job: Job
+    recipe: Recipe, written: bytes, target: Path, files: Mapping[str, Data], made: Made, job: Job
 ) -> BuildOutcome:
     from pellucid.core.model_signing import file_digests, root_digest
 
@@ -409,6 +415,6 @@ def _record(
         package,
         engine,
         sha256(made.log),
-        canonical.decode(files["facts.json"]),
+        canonical.decode(bytes(files["facts.json"])),
         entry,
     )

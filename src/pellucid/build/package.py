@@ -12,7 +12,7 @@ from pellucid.build.drawing import draw
 from pellucid.build.drawing_graph import from_json
 from pellucid.build.sbom import make_sbom
 from pellucid.core import canonical
-from pellucid.core.digest import sha256
+from pellucid.core.digest import Data, sha256
 from pellucid.core.manifest import folder_name, make_manifest
 from pellucid.core.metadata import make_metadata
 from pellucid.core.provenance import BuildFacts, Material, make_provenance
@@ -39,12 +39,12 @@ class Made:
 
     recipe: dict[str, Any]
     meaning: dict[str, Any]
-    inputs: Mapping[str, bytes]
+    inputs: Mapping[str, Data]
     prepared: Mapping[str, Any]
     result: Mapping[str, Any]
-    source: bytes
-    engine: bytes
-    compiled: bytes
+    source: Data
+    engine: Data
+    compiled: Data
     log: bytes
     stderr: bytes
     environment: dict[str, Any]
@@ -54,10 +54,10 @@ class Made:
     notes: list[str]
     started: str
     finished: str
-    digest: Callable[[bytes], str] = sha256
+    digest: Callable[[Data], str] = sha256
 
 
-def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
+def assemble(made: Made) -> tuple[str, dict[str, Data]]:
     """Folder name and files of the package, unsigned."""
     digests = {
         "source": made.digest(made.inputs["source"]),
@@ -77,7 +77,7 @@ def assemble(made: Made) -> tuple[str, dict[str, bytes]]:
     if "accuracy.json" in made.documents:
         facts["accuracy_measured_on"] = made.documents["accuracy.json"]["measured_on"]
     engine_path = ENGINE_FOLDER + made.result["engine_name"]
-    files = {
+    files: dict[str, Data] = {
         "metadata.json": _metadata(made, facts, digests),
         "recipe.yaml": encode_recipe(made.recipe),
         "model/source.onnx": made.source,

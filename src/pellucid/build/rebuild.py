@@ -104,14 +104,15 @@ def _once(package: TrustedPackage, progress: Progress, entry: str) -> Rebuilt:
     stages = Stages(package.recipe, progress, entry)
     install = install_line(package.environment)
     try:
-        staged = stages.run("compile", {"compiled": package.files[GRAPH]})
+        with stages:
+            staged = stages.run("compile", {"compiled": package.files[GRAPH]})
     except MissingExtraError as error:
         raise MissingExtraError(error.message, hint=install or error.hint) from error
     return _judged(package, stages, staged, install)
 
 
 def _judged(package: TrustedPackage, stages: Stages, staged: Staged, install: str) -> Rebuilt:
-    engine, here = staged.files["engine"], _environment(package, staged)
+    engine, here = bytes(staged.files["engine"]), _environment(package, staged)
     facts = staged.result["facts"] | {"options": staged.result["options"]}
     comparison = _compared(package, engine, facts, here)
     missing = missing_measures(package.environment, here)

@@ -15,12 +15,14 @@ from pellucid.build import left, places
 from pellucid.build.child import Child, Ended, start_child
 from pellucid.build.guarded import unguarded
 from pellucid.build.hashed import Hashed
-from pellucid.core.digest import verify_digest
+from pellucid.build.shelf import Shelf
+from pellucid.core.digest import Data
 from pellucid.errors import BuildCancelledError, BuilderCrashedError
 
 Progress = Callable[[str], None]
 STEP: Final = "build: "  # begins what is said of a builder's step; anything else is a phase
 _FILES: Final = ("engine", "compiled", "source")
+_SHELVED: Final = ("model", "compiled", "source", "engine")  # go to a child by the name of their file
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +31,12 @@ class Staged:
 
     Attributes:
         result: What the child reported.
-        files: Files it left, by name, their digests checked.
+        files: Files it left, by name.
     """
 
     ended: Ended
     result: dict[str, Any]
-    files: dict[str, bytes]
+    files: dict[str, Data]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Stages:
         ended: How the last child ended, in words.
         measured: Path -> value of documents that the judge left, also when its gate failed.
         hashed: Digests of what they left, and of whatever else the build asks for.
+        shelf: Files that they left or were given; gone when the ``with`` block is.
         ahead: Children that were started already; who started them ends those that nobody asked.
     """
 
@@ -86,6 +89,7 @@ class Stages:
     phases_ns: dict[str, int] = field(default_factory=dict)
     measured: dict[str, Any] = field(default_factory=dict)
     hashed: Hashed = field(default_factory=Hashed)
+    shelf: Shelf = field(default_factory=Shelf)
     ahead: list[Opened] = field(default_factory=list)
     _opened: dict[str, Opened] = field(default_factory=dict)
 
@@ -93,9 +97,11 @@ class Stages:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End children that were opened and never asked."""
-        while self._opened:
-            self._opened.popitem()[1].abandon()
+        """End children that were opened and never asked, and remove what nobody kept."""
+        with ExitStack() as left_over:
+            left_over.callback(self.shelf.close)
+            while self._opened:
+                self._opened.popitem()[1].abandon()
 
     def open(self, stage: str) -> None:
         """Start a stage's child, which loads what it needs and waits; ``run`` asks it."""
@@ -119,18 +125,17 @@ class Stages:
         if stage not in self._opened:
             self.open(stage)
         opened = self._opened.pop(stage)
-        with opened.scratch:
-            ended = opened.child.finish(request, self.recipe["limits"]["timeout_s"], meanwhile)
-            folder = opened.folder
-            raw, log = _part(folder / left.RESULT), _part(folder / left.LOG)
-            files = {name: data for name in _FILES if (data := _part(folder / name))}
-        place = Path(opened.scratch.name)
+        self.shelf.adopt(opened.scratch)
+        asked = {name: value for name, value in request.items() if name not in _SHELVED}
+        asked["shelved"] = {name: str(self.shelf.put(request[name])) for name in _SHELVED if name in request}
+        ended = opened.child.finish(asked, self.recipe["limits"]["timeout_s"], meanwhile)
+        folder, place = opened.folder, Path(opened.scratch.name)
+        raw, log = _part(folder / left.RESULT), _part(folder / left.LOG)
         self.log += places.hide_in_log(log, place)
         self.stderr += ended.stderr
         self.ended = ended.reason
         result = _verified(stage, ended, raw, place)
-        for name, data in files.items():
-            verify_digest(name, data, result[name], self.hashed)
+        files = {name: self.shelf.take(folder / name) for name in _FILES if (folder / name).is_file()}
         self.phases_ns |= result["phases_ns"]
         return Staged(ended, result, files)
 

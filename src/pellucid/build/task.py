@@ -12,7 +12,6 @@ from pellucid.build.beside import Beside
 from pellucid.build.cancel import Heard
 from pellucid.build.frame import write_frame
 from pellucid.build.log import LogWriter
-from pellucid.core.digest import sha256
 from pellucid.ports import Backend, LogLine, Step
 
 BackendFor = Callable[[str], Backend]
@@ -54,10 +53,11 @@ class Task:
         write_frame(self.frames, {"step": [step.phase, step.done, step.of]})
         return not self.heard.to_stop
 
-    def leave(self, name: str, data: bytes) -> str:
-        """Write a file for the parent; gives its digest."""
-        write_file(self.folder / name, data)
-        return sha256(data)
+    def leave(self, name: str, data: bytes) -> Path:
+        """Write a file for the parent."""
+        path = self.folder / name
+        write_file(path, data)
+        return path
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -27,6 +27,7 @@ from pellucid.build.limits import limit_self
 from pellucid.build.loaded import loaded_packages
 from pellucid.build.log import LogWriter
 from pellucid.build.task import BackendFor, Task, write_file
+from pellucid.core.tensor import TensorSpec
 
 CPU: Final = "cpu"  # the target whose engines run wherever they are built
 
@@ -51,9 +52,14 @@ def main(backend_for: BackendFor) -> int:
         if not isinstance(rest, dict):
             return 2
         request |= rest
-    result = guarded(lambda: _run(backend_for, request, folder, frames, beside))
+    result = guarded(lambda: _run(backend_for, request | _shelved(request), folder, frames, beside))
     write_file(folder / RESULT, msgspec.msgpack.encode(result))
     return 0
+
+
+def _shelved(request: Mapping[str, Any]) -> dict[str, bytes]:
+    """Graphs and engines, which lie in files of the parent's."""
+    return {name: Path(path).read_bytes() for name, path in request.get("shelved", {}).items()}
 
 
 def take_streams() -> tuple[BinaryIO, BinaryIO]:
@@ -82,8 +88,10 @@ def _load(backend_for: BackendFor, request: Mapping[str, Any]) -> dict[str, Any]
     """Import what the stage needs; nothing is done yet."""
     stage = request["stage"]
     if stage in ("compile", "golden"):
-        backend_for(request["recipe"]["backend"])
-    if stage != "compile":
+        backend = backend_for(request["recipe"]["backend"])
+    if stage == "compile":
+        backend.load()
+    else:
         importlib.import_module(f"pellucid.build.{stage}")
     return {}
 
@@ -96,7 +104,8 @@ def _beside(backend_for: BackendFor, request: Mapping[str, Any]) -> Beside | Non
     recipe = request["recipe"]
     if request["stage"] != "compile" or recipe["target"] != CPU:
         return None
-    return Beside(lambda asked: _record(asked | {"recipe": recipe, "at_once": True}, backend_for))
+    more = {"recipe": recipe, "at_once": True}
+    return Beside(lambda asked: _record(asked | more | _shelved(asked), backend_for))
 
 
 def _record(request: Mapping[str, Any], backend_for: BackendFor) -> dict[str, Any]:
@@ -111,9 +120,10 @@ def _prepare(task: Task) -> dict[str, Any]:
     from pellucid.build.prepare import prepare
 
     prepared = prepare(task)
+    task.leave("compiled", prepared.compiled)
+    if prepared.source is not task.request["model"]:
+        task.leave("source", prepared.source)
     return {
-        "compiled": task.leave("compiled", prepared.compiled),
-        "source": task.leave("source", prepared.source),
         "names": prepared.names,
         "steps": prepared.steps,
         "external": prepared.external,
@@ -129,28 +139,40 @@ def _compile(task: Task) -> dict[str, Any]:
     task.phase("load")
     backend = task.backend_for(task.request["recipe"]["backend"])
     task.phase("build")
-    built = backend.build(task.request["recipe"], task.request["compiled"], task.log, task.step)
-    task.phase("write")
-    digest = task.leave("engine", built.engine)
-    inputs = [[s.name, s.datatype, list(s.shape)] for s in built.inputs]
+    built = backend.build(
+        task.request["recipe"], task.request["compiled"], task.log, task.step,
+        lambda engine, inputs: _made(task, engine, inputs),
+    )  # fmt: skip
     return {
-        "engine": digest,
         "engine_name": built.engine_name,
         "options": built.options,
         "facts": built.facts,
-        "inputs": inputs,
-        "outputs": [[s.name, s.datatype, list(s.shape)] for s in built.outputs],
+        "inputs": _rows(built.inputs),
+        "outputs": _rows(built.outputs),
         "environment": backend.environment() | {"packages": loaded_packages()},
-        "golden": _golden_beside(task, built.engine, inputs),
+        "golden": _golden_beside(task),
     }
 
 
-def _golden_beside(task: Task, engine: bytes, inputs: list[Any]) -> dict[str, Any] | None:
-    wanted = task.request.get("golden")
-    if task.beside is None or wanted is None:
+def _made(task: Task, engine: bytes, inputs: tuple[TensorSpec, ...]) -> None:
+    """There is an engine: its golden cases are recorded while its facts are read."""
+    task.phase("write")
+    path = task.leave("engine", engine)
+    if task.beside is not None and "golden" in task.request:
+        files = task.request["golden"]
+        task.beside.ask({"shelved": {"engine": str(path)}, "inputs": _rows(inputs), "files": files})
+    task.phase("facts")
+
+
+def _rows(specs: tuple[TensorSpec, ...]) -> list[Any]:
+    return [[spec.name, spec.datatype, list(spec.shape)] for spec in specs]
+
+
+def _golden_beside(task: Task) -> dict[str, Any] | None:
+    if task.beside is None or "golden" not in task.request:
         return None
     task.phase("golden")
-    return task.beside.ask({"engine": engine, "inputs": inputs, "files": wanted})
+    return task.beside.answer()
 
 
 def _judge(task: Task) -> dict[str, Any]:

@@ -23,6 +23,7 @@ PHASES = {
     "accuracy": "measuring what the graph lost",
     "build": "building the engine",
     "write": "writing the engine",
+    "facts": "reading what became of the graph",
     "end": "closing the log",
     "golden": "recording golden outputs",
 }

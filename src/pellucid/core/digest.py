@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pellucid.errors import DigestMismatchError, FormatError
 
+Data = bytes | memoryview  # as read, or a file mapped into memory
 _BLOCK: Final = 64  # bytes, of SHA-256
 _INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))

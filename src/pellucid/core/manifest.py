@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pellucid.core import canonical
-from pellucid.core.digest import parse_digest, sha256
+from pellucid.core.digest import Data, parse_digest, sha256
 from pellucid.core.package import (
     ATTESTATIONS,
     MANIFEST,
@@ -103,8 +103,8 @@ def make_manifest(
     created: str,
     backend: str,
     target: str,
-    files: Mapping[str, bytes],
-    digest: Callable[[bytes], str] = sha256,
+    files: Mapping[str, Data],
+    digest: Callable[[Data], str] = sha256,
 ) -> bytes:
     """Bytes of the manifest for these files; ``manifest.json`` and what is not signed is left out.
 

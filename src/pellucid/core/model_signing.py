@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from pellucid.core.digest import format_digest, parse_digest, sha256
+from pellucid.core.digest import Data, format_digest, parse_digest, sha256
 from pellucid.core.dsse import encode_bundle, parse_bundle, sign_bundle, verify_bundle
 from pellucid.core.package import ATTESTATIONS, SIGNATURE, signed_paths
 from pellucid.core.signature import SigningKey, key_id
@@ -23,7 +23,7 @@ SERIALIZATION: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def file_digests(files: Mapping[str, bytes], digest: Callable[[bytes], str] = sha256) -> dict[str, str]:
+def file_digests(files: Mapping[str, Data], digest: Callable[[Data], str] = sha256) -> dict[str, str]:
     """Digest of every file that ``model.sig`` covers, in its order. The one pass over the bytes.
 
     Args:

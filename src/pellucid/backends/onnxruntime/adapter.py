@@ -23,7 +23,15 @@ from pellucid.core.digest import sha256
 from pellucid.core.facts import map_layers
 from pellucid.core.words import shortened
 from pellucid.errors import BuildError, ParseError
-from pellucid.ports import BuildLog, BuildProgress, Built, PreflightFinding, unwatched
+from pellucid.ports import (
+    BuildLog,
+    BuildProgress,
+    Built,
+    EngineMade,
+    PreflightFinding,
+    unawaited,
+    unwatched,
+)
 
 ENGINE_NAME: Final = "model.onnx"
 _WARNING: Final = 2
@@ -34,8 +42,19 @@ class OnnxRuntimeBackend:
 
     name = "onnxruntime"
 
+    def load(self) -> None:
+        """Import what reads the facts: onnx, which no one who serves needs."""
+        from pellucid.backends.onnxruntime import graph
+
+        assert graph
+
     def build(
-        self, recipe: Mapping[str, Any], model: bytes, log: BuildLog, progress: BuildProgress = unwatched
+        self,
+        recipe: Mapping[str, Any],
+        model: bytes,
+        log: BuildLog,
+        progress: BuildProgress = unwatched,
+        made: EngineMade = unawaited,
     ) -> Built:
         """Optimise the graph and save it; every message of the library goes to ``log``.
 
@@ -47,14 +66,15 @@ class OnnxRuntimeBackend:
         threads = recipe["threads"]
         with tempfile.TemporaryDirectory() as scratch, lines:
             path = Path(scratch) / ENGINE_NAME
-            made = options.make_options(options.BUILD_LEVEL, threads, severity=0, save_to=str(path))
-            session, optimise_ns = _timed_session(model, made)
+            asked = options.make_options(options.BUILD_LEVEL, threads, severity=0, save_to=str(path))
+            session, optimise_ns = _timed_session(model, asked)
             lines.verify()
             settings = _verified_settings(session, lines, threads)
             inputs = tuple(spec_of(value) for value in session.get_inputs())
             outputs = tuple(spec_of(value) for value in session.get_outputs())
             del session
             engine = path.read_bytes()
+            made(engine, inputs)
             placed, reload_ns = self._placements(engine, recipe)
         lines.verify()
         facts = self._facts(model, engine, placed, lines)

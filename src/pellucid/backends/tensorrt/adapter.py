@@ -20,7 +20,16 @@ from pellucid.backends.tensorrt.monitor import Watch, make_monitor
 from pellucid.core.digest import parse_digest, sha256
 from pellucid.core.words import shortened
 from pellucid.errors import BuildError, ParseError
-from pellucid.ports import BuildLog, BuildProgress, Built, PreflightFinding, Session, unwatched
+from pellucid.ports import (
+    BuildLog,
+    BuildProgress,
+    Built,
+    EngineMade,
+    PreflightFinding,
+    Session,
+    unawaited,
+    unwatched,
+)
 
 ENGINE_NAME: Final = "model.engine"
 _ASK: Final = "pellucid preflight MODEL --recipe RECIPE names all that is known to stand in its way"
@@ -35,9 +44,17 @@ class TensorRtBackend:
     def __init__(self, library: Library) -> None:
         self._library = library
 
+    def load(self) -> None:
+        """Nothing more: the library is here, and reads graphs itself."""
+
     @no_collection()
     def build(
-        self, recipe: Mapping[str, Any], model: bytes, log: BuildLog, progress: BuildProgress = unwatched
+        self,
+        recipe: Mapping[str, Any],
+        model: bytes,
+        log: BuildLog,
+        progress: BuildProgress = unwatched,
+        made: EngineMade = unawaited,
     ) -> Built:
         """Compile a graph for the recipe's target; every message of the library goes to ``log``.
 
@@ -72,6 +89,7 @@ class TensorRtBackend:
         parsed = time.monotonic_ns()
         engine = self._serialise(builder, network, config, lines, watch)
         built = time.monotonic_ns()
+        made(engine, inputs)
         settings |= {"network_name": network.name, "strongly_typed": True, "profiles": shapes}
         spent = {"parse": parsed - start, "compile": built - parsed}
         return Built(

@@ -1,0 +1,76 @@
+"""Graphs and engines of one build, each in one file: processes and the package share it, nobody copies it.
+
+They go from child to child by the name of their file, and into the package by a link. Data sets do not:
+whatever may speak of a person stays in memory and in pipes.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from pellucid.core.digest import Data
+
+_NO_LINK: Final = {  # another file system, one without links, or one that forbids them to us
+    errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS,
+}  # fmt: skip
+
+
+class Shelf:
+    """Knows which bytes lie in which file. What it gave stays readable when its files are gone."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Data, Path]] = {}  # data is held, so that its id stays its own
+        self._folders = ExitStack()
+        self._own: Path | None = None
+
+    def adopt(self, folder: tempfile.TemporaryDirectory[str]) -> None:
+        """Remove a folder, whose files were or will be taken, with the shelf."""
+        self._folders.enter_context(folder)
+
+    def take(self, path: Path) -> Data:
+        """Bytes of a file that nobody writes to any more, read as they are needed."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)) if size else b""
+        finally:
+            os.close(descriptor)
+        self._known[id(data)] = (data, path)
+        return data
+
+    def put(self, data: Data) -> Path:
+        """The file that holds these bytes, written if there is none yet."""
+        known = self._known.get(id(data))
+        if known is not None:
+            return known[1]
+        if self._own is None:
+            self._own = Path(
+                self._folders.enter_context(tempfile.TemporaryDirectory(prefix="pellucid-shelf-"))
+            )
+        path = self._own / f"{len(self._known)}"
+        path.write_bytes(data)
+        self._known[id(data)] = (data, path)
+        return path
+
+    def write(self, path: Path, data: Data) -> None:
+        """Make a file of these bytes: a link where one of them lies on the same file system already."""
+        known = self._known.get(id(data))
+        if known is not None:
+            try:
+                os.link(known[1], path)
+            except OSError as error:
+                if error.errno not in _NO_LINK:
+                    raise
+            else:
+                return
+        path.write_bytes(data)
+
+    def close(self) -> None:
+        """Remove what no package holds; bytes that were taken stay readable."""
+        self._folders.close()
