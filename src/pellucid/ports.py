@@ -7,8 +7,9 @@ means. Everything raises only from ``pellucid.errors``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:  # every process of a build imports this module, and runs none of it
     from pellucid.core.entry import Formed, Opening
@@ -103,8 +104,7 @@ class Store(Protocol):
 # -- backends -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(msgspec.Struct, frozen=True):
     """One message of a builder, as it came."""
 
     severity: str  # VERBOSE INFO WARNING ERROR FATAL
@@ -116,8 +116,7 @@ class LogLine:
 BuildLog = Callable[[LogLine], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """How far a builder is inside one of its own phases.
 
     Attributes:
@@ -144,8 +143,7 @@ def unawaited(_engine: bytes, _inputs: tuple[TensorSpec, ...]) -> None:
     """An engine that nobody waits for before its facts are known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(msgspec.Struct, frozen=True):
     """What a backend made of a model.
 
     Attributes:
@@ -166,8 +164,7 @@ class Built:
     outputs: tuple[TensorSpec, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightFinding:
+class PreflightFinding(msgspec.Struct, frozen=True):
     """Something to know about a graph before it is built.
 
     A backend with a method ``preflight(recipe, model, log) -> list[PreflightFinding]`` says what it
@@ -206,8 +203,7 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LayerTime:
+class LayerTime(msgspec.Struct, frozen=True):
     """How long one layer took, over some executions.
 
     Attributes:
@@ -331,8 +327,7 @@ class EntryReader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """Search over the hot index; empty fields do not restrict."""
 
     key: str = ""
@@ -349,8 +344,7 @@ class Query:
     newest_first: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A row of the index."""
 
     index: int
@@ -420,8 +414,7 @@ class Isolated(Protocol):
     ) -> IsolatedRun: ...
 
 
-@dataclass(frozen=True, slots=True)
-class IsolatedRun:
+class IsolatedRun(msgspec.Struct, frozen=True):
     outputs: list[list[Tensor]]
     environment: dict[str, Any]
     describe: dict[str, Any]

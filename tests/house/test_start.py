@@ -5,6 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+# every process of a build loads this before it can read what it is to do
+BASE = "pellucid.app.processes, pellucid.build.worker"
+_DATACLASSES = (
+    "made = {f'{kind.__module__}.{kind.__qualname__}' for name, module in list(sys.modules.items())"
+    " if name.startswith('pellucid') for kind in vars(module).values()"
+    " if isinstance(kind, type) and '__dataclass_fields__' in vars(kind)}"
+)
+
 
 def _run(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -24,3 +34,27 @@ def test_a_command_ends_without_a_search_for_cycles_and_with_all_that_is_to_happ
     )
     assert "FROZEN True" in said
     assert "FINALISED" in said
+
+
+def test_a_process_of_a_build_hears_what_it_is_to_do_before_it_loads_a_library():
+    said = _run(
+        f"import sys, {BASE}\n"
+        "slow = {'numpy', 'onnx', 'onnxruntime', 'tensorrt_rtx', 'google', 'yaml', 'cryptography', 'click'}\n"
+        "rare = {'dataclasses', 'subprocess', 'tempfile', 'shutil', 'random', 'json', 'email', 'http',\n"
+        "        'asyncio', 'logging', 'importlib.metadata', 'importlib.resources'}\n"
+        "rooms = {'pellucid.build.child', 'pellucid.build.stages', 'pellucid.build.job', 'pellucid.config'}\n"
+        "print('LOADED', sorted((slow | rare | rooms) & set(sys.modules)))"
+    )
+    assert said == "LOADED []\n"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "pellucid.build.prepare", "pellucid.build.judge", "pellucid.build.golden", "pellucid.build.preflight",
+        "pellucid.backends.onnxruntime.adapter", "pellucid.backends.tensorrt.adapter",
+    ],
+)  # fmt: skip
+def test_no_process_of_a_build_makes_the_class_of_a_dataclass(module):
+    said = _run(f"import sys, {BASE}, {module}\n{_DATACLASSES}\nprint('MADE', sorted(made))")
+    assert said == "MADE []\n"

@@ -16,12 +16,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pellucid.backends.tensorrt.adapter import TensorRtBackend
 from pellucid.backends.tensorrt.library import Features, Library, features_of, library_of

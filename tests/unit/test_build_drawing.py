@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections import Counter
-from dataclasses import replace
 from types import FrameType
 from typing import Any
 from xml.etree import ElementTree
@@ -15,6 +14,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pellucid.build.drawing import DRAWN_MAX, draw
 from pellucid.build.drawing_graph import Graph, GraphNode, from_json, graph_of

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from pellucid import schemes
 from pellucid.config import DEFAULT_CONFIG, ROLES, Config, config_digest, parse_config
@@ -22,8 +23,7 @@ POLICIES: Final = "policies"  # every policy that ever served, by its digest
 CONFIGS: Final = "configs"  # every configuration that ever served, by its digest
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(msgspec.Struct, frozen=True):
     """An opened site. Paths in the configuration are relative to ``root``."""
 
     root: Path

@@ -7,9 +7,9 @@ thread. Where one of both cannot be run, it says so and judges nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import onnx
 
@@ -24,8 +24,7 @@ _RELATIVE: Final = {"float16": 2e-2, "float32": 1e-3, "float64": 1e-3}  # of the
 _SEED: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(msgspec.Struct, frozen=True):
     """What a comparison gave.
 
     Attributes:

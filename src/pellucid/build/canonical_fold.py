@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import onnx
 
 from pellucid.build.canonical_interface import inputs_of
@@ -46,8 +46,7 @@ class NotTakenError(ParseError):
     """The library that folds does not take the graph; a builder still may."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
+class Folded(msgspec.Struct, frozen=True):
     """A graph with its constants computed.
 
     Attributes:

@@ -8,10 +8,10 @@ steps that changed something are told of. Source: spec/package.md, section 'mode
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import onnx
 import onnx.inliner
 
@@ -47,8 +47,7 @@ _DOMAINS: Final = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
 _ROUNDS_MAX: Final = 4  # measured: one round was enough for all 149 models of the onnx wheel
 
 
-@dataclass(frozen=True, slots=True)
-class Canonical:
+class Canonical(msgspec.Struct, frozen=True):
     """A graph fit to build.
 
     Attributes:
@@ -71,13 +70,12 @@ class Canonical:
     given: int
 
 
-@dataclass(slots=True)
-class _Trail:
+class _Trail(msgspec.Struct):
     """The graph on its way, and the digests around each step."""
 
     model: onnx.ModelProto
     digest: str
-    steps: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[dict[str, Any]] = msgspec.field(default_factory=list)
 
     def tell(self, step: str, detail: dict[str, Any]) -> None:
         """A step is over; it is kept when the bytes changed."""

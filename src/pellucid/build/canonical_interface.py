@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import onnx
 
 from pellucid.build.canonical_names import SAFE, dimensions_of
@@ -21,8 +21,7 @@ from pellucid.errors import ParseError
 _SHOWN: Final = 5  # limit: problems spelled out in one error
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """Something that a build would refuse.
 
     Attributes:

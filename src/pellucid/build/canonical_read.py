@@ -11,10 +11,10 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -31,8 +31,7 @@ _PACKED: Final = {  # datatype -> elements in one byte
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
+class Outside(msgspec.Struct, frozen=True):
     """A file beside the model that holds weights.
 
     Attributes:

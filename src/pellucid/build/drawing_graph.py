@@ -7,8 +7,9 @@ travels to the parent as JSON and is drawn there. Source: requirement B14.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.core.facts import COMPUTES, lowest
 
@@ -20,8 +21,7 @@ _NAMES: Final = {
 _NO_DATA: Final = {"Shape", "Size"}  # their output is the same whatever the numbers are
 
 
-@dataclass(frozen=True, slots=True)
-class GraphNode:
+class GraphNode(msgspec.Struct, frozen=True):
     """One operation.
 
     Attributes:
@@ -37,8 +37,7 @@ class GraphNode:
     constant: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(msgspec.Struct, frozen=True):
     """Operations in topological order, and what goes in and out.
 
     Attributes:

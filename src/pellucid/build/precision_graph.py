@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -19,8 +19,7 @@ _INVALID: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Precise:
+class Precise(msgspec.Struct, frozen=True):
     """A graph of the wanted precision.
 
     Attributes:
@@ -30,9 +29,9 @@ class Precise:
     """
 
     model: bytes
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    documents: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    steps: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    documents: dict[str, Any] = msgspec.field(default_factory=dict)
+    notes: list[str] = msgspec.field(default_factory=list)
 
 
 def read(raw: bytes) -> onnx.ModelProto:

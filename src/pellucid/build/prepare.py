@@ -5,10 +5,10 @@ Runs in a child process, never in the caller's: a hostile file may crash its rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import onnx
 
 from pellucid.build import precision
@@ -17,8 +17,7 @@ from pellucid.build.drawing_graph import graph_of
 from pellucid.build.task import Task
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """A graph fit to build.
 
     Attributes:

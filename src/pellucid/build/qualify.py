@@ -153,7 +153,10 @@ def _variance(subject: Subject, runner: Runner) -> tuple[variance.Judged, dict[s
 
 def _trial_bytes(subject: Subject, trial: variance.Trial) -> int:
     """What a trial's batch and its answers take, an output's variable axes left out."""
-    known = [replace(spec, shape=tuple(max(axis, 1) for axis in spec.shape)) for spec in subject.outputs]
+    known = [
+        TensorSpec(spec.name, spec.datatype, tuple(max(axis, 1) for axis in spec.shape))
+        for spec in subject.outputs
+    ]
     return size_of(trial.batch) + golden.batch_bytes(known, trial.bucket)
 
 

@@ -11,9 +11,9 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from pellucid.build.npz import plain_text, read_arrays
@@ -27,8 +27,7 @@ _ARRAYS: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
+class Validation(msgspec.Struct, frozen=True):
     """Rows ready to run.
 
     Attributes:
@@ -39,7 +38,7 @@ class Validation:
 
     inputs: Mapping[str, Any]
     truth: tuple[str, ...] = ()
-    slices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    slices: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
     @property
     def count(self) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import msgspec
 
 from pellucid.build.beside import Beside
 from pellucid.build.cancel import Heard
@@ -17,8 +18,7 @@ from pellucid.ports import Backend, LogLine, Step
 BackendFor = Callable[[str], Backend]
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """One stage's request, and the ways to speak while it is worked on.
 
     Attributes:
@@ -33,8 +33,8 @@ class Task:
     folder: Path
     log: LogWriter
     frames: BinaryIO
-    phases: dict[str, int] = field(default_factory=dict)
-    heard: Heard = field(default_factory=Heard)
+    phases: dict[str, int] = msgspec.field(default_factory=dict)
+    heard: Heard = msgspec.field(default_factory=Heard)
     beside: Beside | None = None
 
     def phase(self, name: str) -> None:

@@ -10,8 +10,9 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
+
+import msgspec
 
 from pellucid.build.frame import read_frame, write_frame
 from pellucid.build.guarded import guarded, unguarded
@@ -36,8 +37,7 @@ def twice(work: Callable[[], dict[str, Any]], *, at_once: bool) -> list[dict[str
     return [one.end() for one in started]
 
 
-@dataclass(frozen=True, slots=True)
-class Forked:
+class Forked(msgspec.Struct, frozen=True):
     """A process that works on something."""
 
     pid: int

@@ -84,7 +84,7 @@ def _time(text: str, default: int) -> int:
 def _found(row: Found) -> dict[str, Any]:
     from pellucid.core.times import format_time
 
-    value = {name: getattr(row, name) for name in row.__dataclass_fields__ if name != "time_ns"}
+    value = {name: getattr(row, name) for name in row.__struct_fields__ if name != "time_ns"}
     return value | {"time": format_time(row.time_ns)}
 
 

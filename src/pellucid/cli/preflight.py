@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,8 @@ def command(
     Without --recipe and --backend every installed backend is asked that needs no GPU. Exit code 0
     when one of those asked would take the model, 5 when none would.
     """
+    from msgspec.structs import asdict
+
     from pellucid.app import preflight as app
 
     with working("reading the model", as_json=as_json):

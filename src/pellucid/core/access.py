@@ -8,9 +8,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from pellucid.errors import ConfigError, ForbiddenError
 
@@ -36,8 +37,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _FORWARDED: Final = re.compile(r'(?:^|;)\s*for\s*=\s*("[^"]*"|[^;\s]+)', re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """Somebody whose word was checked.
 
     Attributes:

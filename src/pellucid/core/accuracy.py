@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.core.gap import Gap
 from pellucid.errors import UsageError
@@ -22,8 +23,7 @@ _TINY: Final = 1e-300
 Rows = Sequence[Sequence[float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(msgspec.Struct, frozen=True):
     """One validation set, run through source and engine; row ``i`` is the same sample everywhere.
 
     Attributes:
@@ -41,7 +41,7 @@ class Samples:
     source_labels: Sequence[str | None]
     engine_labels: Sequence[str | None]
     truth: Sequence[str] = ()
-    slices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    slices: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     error: float = 0.0
     gaps: Sequence[Gap] = ()
     subject: str = "engine"

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.errors import FormatError
 
@@ -25,8 +26,7 @@ _DOUBT: Final = 3.0  # standard errors that the share of the baseline itself may
 _MEMBERS: Final = ("executions", "marked", "mean_ns", "median_ns", "near_median", "std_ns")
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(msgspec.Struct, frozen=True):
     """Compute time of an engine in one bucket on one device.
 
     Attributes:

@@ -6,15 +6,15 @@ Source: requirement B8; spec/accuracy.md, section 4.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.core.accuracy import decimal
 from pellucid.core.gap import Gap
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(msgspec.Struct, frozen=True):
     """One tensor that leaves a layer.
 
     Attributes:
@@ -29,8 +29,7 @@ class Edge:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(msgspec.Struct, frozen=True):
     """A layer, the nodes behind it and what leaves it; ``reason``: why there is nothing to compare."""
 
     layer: str

@@ -9,8 +9,9 @@ Source: requirement B4; spec/package.md, section 10.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 COMPUTES: Final = ("FP4", "INT4", "UINT4", "FP8", "INT8", "UINT8", "FP16", "BF16", "FP32", "FP64")
 """Datatypes that layers compute in, the narrowest first."""
@@ -23,8 +24,7 @@ _QUANTISED: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     name: str
     op: str
     domain: str
@@ -32,8 +32,7 @@ class Node:
     outputs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(msgspec.Struct, frozen=True):
     """A graph as far as facts need it.
 
     Attributes:
@@ -44,11 +43,10 @@ class Graph:
     nodes: tuple[Node, ...]
     constants: frozenset[str]
     outputs: tuple[str, ...]
-    datatypes: Mapping[str, str] = field(default_factory=dict)
+    datatypes: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sides:
+class _Sides(msgspec.Struct, frozen=True):
     """Both graphs, and the names by which they are followed.
 
     Attributes:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 
-@dataclass(slots=True)
-class Gap:
+class Gap(msgspec.Struct):
     """Sums over the elements of one tensor, source against measured.
 
     A pair of numbers that are not finite but the same (both NaN, both the same infinity) counts as
@@ -34,7 +34,7 @@ class Gap:
     largest: float = 0.0
     low: float = math.inf
     high: float = -math.inf
-    cosines: list[float] = field(default_factory=list)
+    cosines: list[float] = msgspec.field(default_factory=list)
 
     def add(self, source: Sequence[float], measured: Sequence[float]) -> None:
         """Add one row."""

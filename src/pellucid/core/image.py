@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from pellucid.errors import UsageError
 
@@ -16,8 +17,7 @@ _IMAGE: Final = re.compile(rf"(?P<name>{_NAME})(?::(?P<tag>{_TAG}))?@(?P<digest>
 LENGTH_MAX: Final = 512  # limit: a name is at most 255, a tag 128, a digest 71
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(msgspec.Struct, frozen=True):
     """An image that means one thing.
 
     Attributes:

@@ -8,8 +8,9 @@ Source: spec/recipe.md; requirement B1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any
+
+import msgspec
 
 from pellucid.core import strict_yaml
 from pellucid.core.recipe_checks import fill
@@ -20,8 +21,7 @@ from pellucid.errors import FormatError, RecipeError
 __all__ = ["DEFAULT_LIMITS", "Recipe", "effective", "encode_recipe", "parse_recipe"]
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(msgspec.Struct, frozen=True):
     """One build, said in full.
 
     Attributes:
@@ -139,7 +139,7 @@ def _is_for(key: str, backend: str) -> bool:
 
 def effective(recipe: Recipe) -> dict[str, Any]:
     """Everything the recipe says, defaults written out; values of the canonical profile."""
-    values = {f.name: getattr(recipe, f.name) for f in fields(recipe) if f.name != "said"}
+    values = {name: getattr(recipe, name) for name in Recipe.__struct_fields__ if name != "said"}
     values |= {key: list(values[key]) for key in _TUPLES}
     return {key: value for key, value in values.items() if _is_for(key, recipe.backend)}
 

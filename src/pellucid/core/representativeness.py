@@ -7,9 +7,10 @@ says why. Source: requirement B7; spec/accuracy.md, section 5.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.core.accuracy import decimal
 
@@ -19,8 +20,7 @@ WARN_SHARE: Final = 0.01  # below one in a hundred a tail is what calibration is
 Slice = tuple[str, str]  # name and value
 
 
-@dataclass(slots=True)
-class Count:
+class Count(msgspec.Struct):
     """Elements seen, and how many of them lay outside."""
 
     elements: int = 0
@@ -36,8 +36,7 @@ class Count:
         return self.outside / self.elements if self.elements else 0.0
 
 
-@dataclass(slots=True)
-class Held:
+class Held(msgspec.Struct):
     """One calibrated tensor held against the reference set.
 
     Attributes:
@@ -51,8 +50,8 @@ class Held:
     layer: str
     low: float
     high: float
-    whole: Count = field(default_factory=Count)
-    slices: dict[Slice, Count] = field(default_factory=dict)
+    whole: Count = msgspec.field(default_factory=Count)
+    slices: dict[Slice, Count] = msgspec.field(default_factory=dict)
     reason: str = ""
 
     def add(self, elements: int, outside: int, slices: Iterable[Slice]) -> None:

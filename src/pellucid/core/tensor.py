@@ -12,7 +12,6 @@ import hashlib
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -26,8 +25,7 @@ NAME_MAX: Final = 512  # limit: UTF-8 bytes of a tensor's name
 NBYTES_MAX: Final = 2**40  # limit: bounds every product of dimensions before it is used
 
 
-@dataclass(frozen=True, slots=True)
-class Datatype:
+class Datatype(msgspec.Struct, frozen=True):
     """One datatype of the protocol.
 
     Attributes:
@@ -63,8 +61,7 @@ DATATYPES: Final[dict[str, Datatype]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(msgspec.Struct, frozen=True):
     """What a model declares: ``-1`` is a variable dimension; axis 0 is the batch when ``-1``."""
 
     name: str

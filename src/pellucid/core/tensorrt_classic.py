@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.core.tensorrt_dump import is_plain_name
 from pellucid.core.tensorrt_log import verify_names
@@ -38,8 +39,7 @@ _DATATYPES: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicLayer:
+class ClassicLayer(msgspec.Struct, frozen=True):
     """A layer whose tactics were timed.
 
     Attributes:
@@ -68,8 +68,7 @@ class ClassicLayer:
         return _DATATYPES.get(found["word"], found["word"]) if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicLog:
+class ClassicLog(msgspec.Struct, frozen=True):
     """Layers in the order in which they were timed; ``unread`` counts those with names of no known form."""
 
     said: Said

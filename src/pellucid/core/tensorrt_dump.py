@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from pellucid.core.tensorrt_layers import BoundTensor, Layer, LayerTensor
 from pellucid.errors import LimitError, ParseError
@@ -42,8 +43,7 @@ def is_plain_name(name: str) -> bool:
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Dump:
+class Dump(msgspec.Struct, frozen=True):
     layers: tuple[Layer, ...]
     bindings: tuple[BoundTensor, ...]
 

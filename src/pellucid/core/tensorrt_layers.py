@@ -10,8 +10,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 DEFERRED: Final = "deferred to run time"
 STUB: Final = "__myelin_CASK_STUB"  # a library kernel that the GPU of the run chooses
@@ -25,8 +26,7 @@ _LOWEST_FIRST: Final = ("FP4", "Int4", "FP8", "Int8", "UInt8", "BFloat16", "Half
                         "Int32", "Int64", "Bool")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class LayerTensor:
+class LayerTensor(msgspec.Struct, frozen=True):
     """A tensor at the edge of a layer.
 
     Attributes:
@@ -45,8 +45,7 @@ class LayerTensor:
         return [list(self.dimensions), list(self.strides), self.datatype, self.format]
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(msgspec.Struct, frozen=True):
     """One line of the dump.
 
     Attributes:
@@ -99,8 +98,7 @@ class Layer:
         return None if not ranks or None in ranks else _LOWEST_FIRST[min(r for r in ranks if r is not None)]
 
 
-@dataclass(frozen=True, slots=True)
-class BoundTensor:
+class BoundTensor(msgspec.Struct, frozen=True):
     """An input or output of the engine, with its optimisation profiles (min, opt, max) if it has any."""
 
     name: str

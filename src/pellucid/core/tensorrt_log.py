@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from pellucid.core.tensorrt_dump import is_plain_name, parse_layers
 from pellucid.core.tensorrt_layers import BoundTensor, Layer, fingerprint
@@ -20,8 +21,7 @@ from pellucid.errors import FormatError, LimitError, ParseError
 __all__ = ["LogFacts", "Message", "Said", "decode_log", "parse_log", "read_messages", "verify_names"]
 
 
-@dataclass(frozen=True, slots=True)
-class LogFacts:
+class LogFacts(msgspec.Struct, frozen=True):
     """What a build did, as far as its log says so.
 
     Attributes:

@@ -8,8 +8,9 @@ Source: spec/tensorrt-facts.md, sections 1, 2 and 6.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+import msgspec
 
 from pellucid.core.tensorrt_dump import DUMP_START, is_plain_name
 from pellucid.core.tensorrt_messages import (
@@ -36,22 +37,19 @@ class Line(Protocol):
     def message(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     severity: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Issue:
+class Issue(msgspec.Struct, frozen=True):
     """An error or a warning; the text is the builder's and may hold control characters."""
 
     kind: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class TimedTactic:
+class TimedTactic(msgspec.Struct, frozen=True):
     """A tactic that the builder timed on a GPU (classic form); milliseconds are the text it printed.
 
     Attributes:
@@ -66,8 +64,7 @@ class TimedTactic:
     format: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenTactic:
+class ChosenTactic(msgspec.Struct, frozen=True):
     """The fastest tactic of one combination of formats; which combination won, the end of the log says."""
 
     layer: str
@@ -76,8 +73,7 @@ class ChosenTactic:
     format: str = ""
 
 
-@dataclass(slots=True)
-class Said:
+class Said(msgspec.Struct):
     """What the messages say one by one; safe for any log, also of a build that failed.
 
     Attributes:
@@ -95,22 +91,22 @@ class Said:
     """
 
     messages: int = 0
-    nodes: list[tuple[str, str]] = field(default_factory=list)
-    memory: dict[str, list[int]] = field(default_factory=dict)
-    phases: list[tuple[str, str]] = field(default_factory=list)
+    nodes: list[tuple[str, str]] = msgspec.field(default_factory=list)
+    memory: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    phases: list[tuple[str, str]] = msgspec.field(default_factory=list)
     profiles: int = 0
     targets: int | None = None
-    timed: list[TimedTactic] = field(default_factory=list)
-    chosen: list[ChosenTactic] = field(default_factory=list)
-    errors: list[Issue] = field(default_factory=list)
-    warnings: list[Issue] = field(default_factory=list)
-    fatal_warnings: list[Issue] = field(default_factory=list)
-    unsafe_names: list[str] = field(default_factory=list)
+    timed: list[TimedTactic] = msgspec.field(default_factory=list)
+    chosen: list[ChosenTactic] = msgspec.field(default_factory=list)
+    errors: list[Issue] = msgspec.field(default_factory=list)
+    warnings: list[Issue] = msgspec.field(default_factory=list)
+    fatal_warnings: list[Issue] = msgspec.field(default_factory=list)
+    unsafe_names: list[str] = msgspec.field(default_factory=list)
     unsafe_count: int = 0
-    kinds: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, int] = msgspec.field(default_factory=dict)
     unknown: int = 0
-    dumps: list[str] = field(default_factory=list)
-    engine_layers: list[str] = field(default_factory=list)
+    dumps: list[str] = msgspec.field(default_factory=list)
+    engine_layers: list[str] = msgspec.field(default_factory=list)
     _timing: tuple[str, str] = ("", "")
     _format: str = ""
 

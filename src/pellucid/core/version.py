@@ -10,9 +10,10 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import total_ordering
 from typing import Final
+
+import msgspec
 
 from pellucid.errors import FormatError
 
@@ -88,8 +89,7 @@ _LEADING: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,3}", re.ASCII)
 RANGE_PARTS_MAX: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRange:
+class VersionRange(msgspec.Struct, frozen=True):
     """A prefix (``8.6`` allows 8.6 and 8.6.1, not 8.60) or comparators that must all hold."""
 
     text: str

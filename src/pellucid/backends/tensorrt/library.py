@@ -7,14 +7,14 @@ the adapter uses and holds it, with its arguments, against the real modules.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 MODULES: Final = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}  # backend -> importable name
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(msgspec.Struct, frozen=True):
     """What differs between the libraries.
 
     Attributes:
@@ -43,8 +43,7 @@ class Features:
     device_memory: str
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(msgspec.Struct, frozen=True):
     """One importable library.
 
     Attributes:

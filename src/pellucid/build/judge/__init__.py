@@ -7,10 +7,10 @@ document says so. Source: requirements B7 and B8; spec/accuracy.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Final, Protocol
 
+import msgspec
 import onnx
 
 from pellucid.build.judge import edges, graphs, narrow, ranges, scores
@@ -41,8 +41,7 @@ class Task(Protocol):
     def phase(self, name: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(msgspec.Struct, frozen=True):
     """What was measured.
 
     Attributes:
@@ -50,13 +49,12 @@ class Judged:
         findings: What broke the gate, in words; any fails the build.
     """
 
-    documents: dict[str, Any] = field(default_factory=dict)
-    findings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    documents: dict[str, Any] = msgspec.field(default_factory=dict)
+    findings: list[str] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
+class _Pair(msgspec.Struct, frozen=True):
     """Source and compiled graph.
 
     Attributes:

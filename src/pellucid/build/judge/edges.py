@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import onnx
 
@@ -19,8 +19,7 @@ from pellucid.ports import Backend
 ROWS_MAX: Final = 256  # limit: rows whose inner tensors are compared, spread over the validation set
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
+class _Layer(msgspec.Struct, frozen=True):
     name: str
     nodes: Sequence[str]
     leaving: Sequence[tuple[str, str, str]]  # compiled tensor, what it is read as, source tensor

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -15,8 +15,7 @@ _SAME_VALUE: Final = {"Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
 # what precision puts into a graph: the tensor before and the tensor after stand for the same number
 
 
-@dataclass(frozen=True, slots=True)
-class Wiring:
+class Wiring(msgspec.Struct, frozen=True):
     """The top level of a graph.
 
     Attributes:

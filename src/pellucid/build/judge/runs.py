@@ -6,9 +6,9 @@ Sessions are those of the backend ``reference``: ONNX Runtime, no optimisation, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import onnx
 
@@ -32,8 +32,7 @@ Arrays = dict[str, Any]
 Visit = Callable[[int, Sequence[int], list[Any]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(msgspec.Struct, frozen=True):
     """Rows that go in.
 
     Attributes:

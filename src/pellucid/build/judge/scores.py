@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from pellucid.build.judge.runs import Graph, Rows
@@ -21,12 +21,11 @@ from pellucid.errors import BuildError
 SCORES_MAX: Final = 2**27  # limit: numbers of the deciding output that are kept, 1 GiB a side
 
 
-@dataclass(slots=True)
-class Side:
+class Side(msgspec.Struct):
     """One graph's answers as far as they are kept."""
 
-    scores: list[Sequence[float]] = field(default_factory=list)
-    labels: list[str | None] = field(default_factory=list)
+    scores: list[Sequence[float]] = msgspec.field(default_factory=list)
+    labels: list[str | None] = msgspec.field(default_factory=list)
 
 
 def compare(source: Graph, compiled: Graph, rows: Rows, meaning: Mapping[str, Any]) -> Samples:
