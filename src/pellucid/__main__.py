@@ -1,5 +1,5 @@
 """``python -m pellucid``."""
 
-from pellucid.cli.main import main
+from pellucid.cli.start import main
 
 main()

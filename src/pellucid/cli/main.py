@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from pellucid import __version__
+from pellucid.cli.start import INTERRUPTED
 from pellucid.core.words import printable
 from pellucid.errors import DiskFullError, MissingExtraError, PellucidError, UsageError
 
@@ -71,7 +72,7 @@ def cli() -> None:
     """Auditable inference: every answer with its engine, its history and a proof.
 
     Exit codes: 0 it holds, 2 usage, 3 evidence does not hold, 4 policy refused, 5 build failed,
-    6 replay differs, 70 ledger halted, 75 try again later.
+    6 replay differs, 70 ledger halted, 75 try again later, 130 interrupted.
     """
 
 
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # the reader left (head, less); point stdout elsewhere so that the final flush is quiet
         import os
