@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pellucid.app import build as app
-from pellucid.app.site import Site, create_site
+from pellucid.app.site import Site, create_site, open_site
 from pellucid.build import stages
-from pellucid.errors import BuilderCrashedError, RecipeError
+from pellucid.errors import BuilderCrashedError, NotFoundError, RecipeError
 from pellucid.testing.builds import EventList, write_recipe
 
 pytestmark = pytest.mark.e2e
@@ -57,6 +57,26 @@ def test_a_recipe_that_does_not_hold_leaves_none(
     (tmp_path / "recipe.yaml").write_text("name: [")
     with pytest.raises(RecipeError):
         app.build(site, tmp_path / "recipe.yaml")
+    assert len(started) == 2
+    assert are_gone(started)
+
+
+def test_the_first_two_load_while_the_site_is_opened(
+    site: Site, tmp_path: Path, started: list[stages.Opened]
+) -> None:
+    seen: list[int] = []
+
+    def opened() -> Site:
+        seen.append(len(started))
+        return site
+
+    app.build(opened, write_recipe(tmp_path / "recipe", "credit_like"))
+    assert seen == [2]
+
+
+def test_a_site_that_is_none_leaves_none(tmp_path: Path, started: list[stages.Opened]) -> None:
+    with pytest.raises(NotFoundError, match=r"pellucid\.toml"):
+        app.build(lambda: open_site(tmp_path), tmp_path / "recipe.yaml")
     assert len(started) == 2
     assert are_gone(started)
 

@@ -83,7 +83,7 @@ def test_a_request_that_a_library_keeps_to_itself(at: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("at", ["pellucid.app.build", "pellucid.app.site", "pellucid.build.stages"])
+@pytest.mark.parametrize("at", ["pellucid.app.build", "pellucid.build.child", "pellucid.build.stages"])
 def test_a_request_before_a_build_listens_itself(tmp_path: Path, at: str, number: signal.Signals) -> None:
     recipe = write_recipe(tmp_path, "digits_like")
     assert is_interrupted(ended(number, at, "build", str(recipe), "--site", str(site(tmp_path))))

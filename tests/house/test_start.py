@@ -58,3 +58,20 @@ def test_a_process_of_a_build_hears_what_it_is_to_do_before_it_loads_a_library()
 def test_no_process_of_a_build_makes_the_class_of_a_dataclass(module):
     said = _run(f"import sys, {BASE}, {module}\n{_DATACLASSES}\nprint('MADE', sorted(made))")
     assert said == "MADE []\n"
+
+
+def test_a_build_starts_its_first_processes_before_it_loads_what_it_does_itself():
+    said = _run(
+        "import sys\n"
+        "from pellucid.build import stages\n"
+        "from pellucid.cli.main import main\n"
+        "later = {'yaml', 'tomllib', 'rich', 'dataclasses', 'pellucid.config', 'pellucid.app.site',\n"
+        "         'pellucid.build.job', 'pellucid.core.recipe', 'pellucid.ports'}\n"
+        "def start(entry, progress):\n"
+        "    print('LOADED', sorted(later & set(sys.modules)))\n"
+        "    sys.exit()\n"
+        "stages.start = start\n"
+        "try: main(['build', 'recipe.yaml', '--site', 'site'])\n"
+        "except SystemExit: pass\n"
+    )
+    assert said == "LOADED []\n"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from pellucid.app.clock import SystemClock
-from pellucid.app.site import read_file
 from pellucid.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pellucid.core.trust import TrustedPackage
 
 
-_AHEAD: Final = 2  # a build that reads its recipe already has the children of its first two stages
+_AHEAD: Final = 2  # a build that opens its site already has the children of its first two stages
 
 
 def isolated(_site: Site | None = None) -> ChildIsolated:
@@ -32,16 +32,22 @@ def isolated(_site: Site | None = None) -> ChildIsolated:
 
 
 def build(
-    site: Site, recipe_path: Path, progress: Callable[[str], None] = lambda phase: None
+    site: Site | Callable[[], Site],
+    recipe_path: Path,
+    progress: Callable[[str], None] = lambda phase: None,
 ) -> BuildOutcome:
     """Build a recipe into the site's packages folder (unsigned) and record how it went.
 
     Ctrl-C and SIGTERM end the build: no process is left, and that it was cancelled is recorded.
     Where the environment names an OpenTelemetry collector, the build becomes spans there.
 
+    Args:
+        site: A site, or what opens it: that is called while the first children load.
+
     Raises:
         ModuleNotFoundError: A library that the children will need is not installed.
-        As ``pellucid.build.job.run_build``; UsageError where the collector cannot be spoken to.
+        As ``pellucid.build.job.run_build``; UsageError where the collector cannot be spoken to;
+        what ``site`` raises.
     """
     _find_libraries()
     from pellucid.build.cancel import Stop
@@ -58,11 +64,12 @@ def build(
         try:
             with suppress(OSError):  # the build will meet the same, and record it
                 ahead.extend(start(ENTRY, said) for _ in range(_AHEAD))
+            opened = site() if callable(site) else site
             from pellucid.build.job import Job, run_build
             from pellucid.build.spans import Spans
 
             job = Job(
-                site.packages_folder, _Recorder(site), SystemClock(), said, meanwhile=_load_ledger,
+                opened.packages_folder, _Recorder(opened), SystemClock(), said, meanwhile=_load_ledger,
                 ahead=ahead,
             )  # fmt: skip
             with Spans(recipe_path) as spans:
@@ -102,8 +109,7 @@ class _Recorder:
         return record_event(self._site, kind, data, personal)
 
 
-@dataclass(frozen=True, slots=True)
-class Qualified:
+class Qualified(msgspec.Struct, frozen=True):
     """A qualification that stands beside its package now.
 
     Attributes:
@@ -200,6 +206,7 @@ def _subject(site: Site, package: TrustedPackage, data: Path | None) -> Subject:
 
 def _validation_bytes(site: Site, package: TrustedPackage, data: Path | None, named: str) -> bytes:
     """The very bytes that the build's provenance names."""
+    from pellucid.app.site import read_file
     from pellucid.core.digest import sha256, verify_digest
 
     if data is not None:

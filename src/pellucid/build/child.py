@@ -17,10 +17,11 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+
+import msgspec
 
 from pellucid.build import cancel, places
 from pellucid.build.frame import read_frame, write_frame
@@ -39,8 +40,7 @@ STDERR_MAX: Final = 16 * 2**20  # limit: what is kept of a child's own stderr
 _PROBE_S: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
+class Measures(msgspec.Struct, frozen=True):
     """What this machine allows for a child.
 
     Attributes:
@@ -52,8 +52,7 @@ class Measures:
     report: Mapping[str, bool | str]
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """How a child ended.
 
     Attributes:
@@ -66,9 +65,12 @@ class Ended:
     code: int
     timed_out: bool
     frames: list[Any]
-    stderr: bytes = field(repr=False)
+    stderr: bytes
     left_behind: list[str]
     cancelled: bool = False
+
+    def __repr__(self) -> str:
+        return f"Ended({self.reason!r})"
 
     @property
     def reason(self) -> str:
@@ -139,8 +141,7 @@ def command(entry: str) -> list[str]:
     return [*measures().prefix, sys.executable, "-I", "-B", "-c", entry]
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(msgspec.Struct, frozen=True):
     """A started child that waits for what it is to do; ``finish`` or ``abandon`` it."""
 
     process: subprocess.Popen[bytes]

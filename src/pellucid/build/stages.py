@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +24,7 @@ _FILES: Final = ("engine", "compiled", "source")
 _SHELVED: Final = ("model", "compiled", "source", "engine")  # go to a child by the name of their file
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(msgspec.Struct, frozen=True):
     """One stage that gave a result.
 
     Attributes:
@@ -39,8 +37,7 @@ class Staged:
     files: dict[str, Data]
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """A child that was started and waits."""
 
     child: Child
@@ -65,8 +62,7 @@ def start(entry: str, progress: Progress) -> Opened:
     return Opened(child, scratch, folder)
 
 
-@dataclass(slots=True)
-class Stages:
+class Stages(msgspec.Struct):
     """The children of one build, in order, and everything they said, also when one failed.
 
     Attributes:
@@ -86,12 +82,12 @@ class Stages:
     log: bytes = b""
     stderr: bytes = b""
     ended: str = "not started"
-    phases_ns: dict[str, int] = field(default_factory=dict)
-    measured: dict[str, Any] = field(default_factory=dict)
-    hashed: Hashed = field(default_factory=Hashed)
-    shelf: Shelf = field(default_factory=Shelf)
-    ahead: list[Opened] = field(default_factory=list)
-    _opened: dict[str, Opened] = field(default_factory=dict)
+    phases_ns: dict[str, int] = msgspec.field(default_factory=dict)
+    measured: dict[str, Any] = msgspec.field(default_factory=dict)
+    hashed: Hashed = msgspec.field(default_factory=Hashed)
+    shelf: Shelf = msgspec.field(default_factory=Shelf)
+    ahead: list[Opened] = msgspec.field(default_factory=list)
+    _opened: dict[str, Opened] = msgspec.field(default_factory=dict)
 
     def __enter__(self) -> Stages:
         return self

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from pellucid.cli.output import console, emit, json_option, pairs, site_option
 from pellucid.core.words import counted
+
+if TYPE_CHECKING:
+    from pellucid.app.site import Site
 
 PHASES = {
     "prepare": "checking the model",
@@ -40,11 +43,9 @@ def command(recipe: Path, site_path: Path | None, *, as_json: bool) -> None:
     The engine is built in a fresh process without network. Nothing is signed yet: see `pellucid sign`.
     """
     from pellucid.app import build as app
-    from pellucid.app.site import open_site
 
-    site = open_site(site_path)
     with _told(as_json=as_json) as progress:
-        outcome = app.build(site, recipe, progress)
+        outcome = app.build(lambda: _opened(site_path), recipe, progress)
     facts = outcome.facts
     value: dict[str, Any] = {
         "name": outcome.name,
@@ -75,6 +76,12 @@ def command(recipe: Path, site_path: Path | None, *, as_json: bool) -> None:
     emit(
         value, lambda out: out.print(pairs(f"built {outcome.name} {outcome.version}", rows)), as_json=as_json
     )
+
+
+def _opened(site_path: Path | None) -> Site:
+    from pellucid.app.site import open_site
+
+    return open_site(site_path)
 
 
 def _layers(facts: dict[str, Any]) -> str:
