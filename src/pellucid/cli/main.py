@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from pellucid import __version__
-from pellucid.cli.start import INTERRUPTED
+from pellucid.cli import INTERRUPTED
 from pellucid.core.words import printable
 from pellucid.errors import DiskFullError, MissingExtraError, PellucidError, UsageError
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import sys
 
-INTERRUPTED = 130  # precedent: what a shell says of a command that Ctrl-C ended
+from pellucid.cli import INTERRUPTED
+
 _AGAIN_S = 0.01
 
 
