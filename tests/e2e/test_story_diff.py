@@ -27,10 +27,10 @@ HALF: dict[str, Any] = {
 RTX: dict[str, Any] = {"backend": "tensorrt-rtx", "licence_ack": True}
 
 
-def pellucid(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def pellucid(*arguments: str | Path, width: str = "200") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pellucid", *map(str, arguments)],
-        capture_output=True, text=True, env=os.environ | {"COLUMNS": "200"}, timeout=300,
+        capture_output=True, text=True, env=os.environ | {"COLUMNS": width}, timeout=300,
     )  # fmt: skip
 
 
@@ -105,6 +105,48 @@ def test_fp16_against_fp32_names_precision_and_what_is_not_signed(site: Site, bu
     assert "precision FP32 in A, FP16 in B" in found["first"]
     said = {d["reason"] for d in found["differences"] if d["section"] == "precision"}
     assert said == {"the recipe asks for fp32 in A, fp16 in B"}
+
+
+@pytest.fixture(scope="module")
+def elsewhere(site: Site) -> Path:
+    """The same model by another backend."""
+    recipe = write_recipe(site.path("recipes") / "ort", "digits_like", name="digits", version="2.0.0")
+    return build(site, recipe).folder
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_two_backends_are_set_side_by_side_without_their_options(
+    site: Site, built: dict[str, Path], elsewhere: Path, width: str
+) -> None:
+    done = pellucid("diff", elsewhere, built["fp32"], "--site", site.root, width=width)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    said = " ".join(done.stdout.split())
+    assert lines[0].startswith("backend onnxruntime in A, tensorrt-rtx in B, the likely cause: ")
+    assert all(len(line) <= int(width) for line in lines[1:])
+    assert len(lines) < 100
+    assert said.count("not comparable name by name") == 1
+    for words in ("Builders", "versions onnxruntime 1", "target cpu sm80", "precision fp32 fp32", "Recipe"):
+        assert words in said
+    for noise in ("options.", "not in the logs", "what went in differs"):
+        assert noise not in said
+    assert said.count("onnxruntime in A") == 1
+    whole = json_of("diff", elsewhere, built["fp32"], "--site", site.root)
+    options = {d["subject"].removeprefix("options.") for d in whole["differences"]}
+    assert {"execution_mode", "strongly_typed"} <= options
+    assert "execution_mode" in whole["backends"]["options"]["only_a"]
+    assert "strongly_typed" in whole["backends"]["options"]["only_b"]
+
+
+def test_what_went_in_is_said_once(site: Site, built: dict[str, Path]) -> None:
+    done = pellucid("diff", built["fp32"], built["sm80"], "--site", site.root)
+    assert done.stdout.count("What went in differs: precision fp32 in A, fp16 in B;") == 1
+    assert "; what went in differs" not in done.stdout
+    assert "not in the logs" in done.stdout
+    whole = json_of("diff", built["fp32"], built["sm80"], "--site", site.root)
+    assert whole["backends"] is None
+    reasons = [d["reason"] for d in whole["differences"]]
+    assert sum("not in the logs; what went in differs: precision fp32" in reason for reason in reasons) > 1
 
 
 def test_a_tampered_package_is_not_compared(site: Site, built: dict[str, Path], tmp_path: Path) -> None:

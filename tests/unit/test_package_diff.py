@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pellucid.core import canonical, strict_yaml
-from pellucid.core.package_diff import NOTHING, SECTIONS, compare, relative_change
+from pellucid.core.package_diff import NOTHING, SECTIONS, compare, is_option, relative_change
 from pellucid.core.package_diff_layers import UNKNOWN, alignment_of
 from pellucid.core.package_diff_sides import Kernel, Side, package_side
 from pellucid.core.tensorrt_layers import DEFERRED
@@ -182,6 +182,69 @@ def test_environment_names_versions_and_instruction_sets_not_people() -> None:
     found = compare(side(environment=said), side(environment=other))
     subjects = [d.subject for d in found.differences]
     assert subjects == ["device.isa", "onnxruntime", "hermetic.no_network"]
+
+
+def of_backend(backend: str, packages: dict[str, str], options: dict[str, Any], **recipe: Any) -> Side:
+    listed = [{"name": name, "version": version} for name, version in packages.items()]
+    said = {"backend": backend, "packages": listed}
+    return side(
+        kernel("a", tactic=backend[0]), recipe=RECIPE | {"backend": backend} | recipe, environment=said,
+        options=options,
+    )  # fmt: skip
+
+
+ORT = of_backend(
+    "onnxruntime", {"numpy": "2", "onnxruntime": "1.32"}, {"threads": 1, "tf32": False, "arena": 1, "d": 0},
+    target="cpu",
+)  # fmt: skip
+RTX = of_backend(
+    "tensorrt-rtx", {"numpy": "2", "onnxruntime": "1.32", "tensorrt_rtx_cu13": "1.7"},
+    {"tf32": True, **{f"o{i}": i for i in range(6)}},
+)  # fmt: skip
+
+
+def test_of_two_backends_the_backend_is_the_likely_cause_and_options_are_none() -> None:
+    found = compare(ORT, RTX)
+    assert found.builders is not None
+    assert found.first == (
+        "backend onnxruntime in A, tensorrt-rtx in B, the likely cause: layer a runs o in A and t in B"
+    )
+    assert found.builders.rows == [
+        ("backend", "onnxruntime", "tensorrt-rtx"),
+        ("versions", "onnxruntime 1.32", "tensorrt_rtx_cu13 1.7"),
+        ("target", "cpu", "sm80"),
+        ("precision", "fp32", "fp32"),
+    ]
+    assert found.builders.options_in_words == (
+        "options of two backends are not comparable name by name: 3 (arena, d, threads) only in A; "
+        "6 (o0, o1, o2, o3 and 2 more) only in B; 1 (tf32) of one name in both"
+    )
+    assert found.builders.record()["options"] == {
+        "only_a": ["arena", "d", "threads"], "only_b": [f"o{i}" for i in range(6)], "both": ["tf32"],
+    }  # fmt: skip
+    [tactic] = [d for d in found.differences if d.section == "tactics"]
+    assert "backend onnxruntime in A, tensorrt-rtx in B" in tactic.reason
+    assert "options." not in tactic.reason
+    options = [d.subject for d in found.differences if is_option(d)]
+    assert len(options) == 3 + 6  # --json has them all; what both mean to be theirs alone (tf32) aside
+
+
+def test_of_one_backend_an_option_may_be_the_cause() -> None:
+    found = compare(RTX, replace(RTX, kernels=(kernel("a", tactic="u"),), options={"o0": 1}))
+    assert found.builders is None
+    assert "options.o0 0 in A, 1 in B" in found.first
+
+
+@pytest.mark.parametrize("missing", ["recipe", "environment", "options"])
+def test_what_a_builder_does_not_say_is_not_said(missing: str) -> None:
+    found = compare(replace(ORT, **{missing: None}), RTX).builders
+    assert found is not None
+    assert found.a.backend == "onnxruntime"
+    if missing == "options":
+        assert "only in A" not in found.options_in_words
+    else:
+        assert "not said" in {a for _, a, _ in found.rows}
+    assert compare(side(kernel("a")), RTX).builders is None
 
 
 def test_control_characters_of_a_package_are_spelled_out() -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pellucid.app.compare import Compared
+    from pellucid.core.package_diff import Comparison
+    from pellucid.core.package_diff_layers import Difference
 
 _SHOWN_MAX = 20  # limit: rows of one section on a screen; --json has them all
 
@@ -65,6 +67,7 @@ def _value(compared: Compared) -> dict[str, Any]:
         "first": found.first, **sides, "notes": list(compared.notes),
         "differences": [difference.record() for difference in found.differences],
         "same": list(found.same), "not_compared": dict(found.not_compared),
+        "backends": found.builders.record() if found.builders else None,
     }  # fmt: skip
 
 
@@ -77,13 +80,46 @@ def _render(console: Console, compared: Compared) -> None:
         console.print(f"{name}: {side.title} ({how})", markup=False)
     for note in compared.notes:
         console.print(f"note: {note}", markup=False)
+    if found.builders:
+        console.print(table("Builders", ("what", "A", "B"), found.builders.rows))
+        console.print(f"note: {found.builders.options_in_words}; --json lists them all", markup=False)
+    elif found.causes and found.causes not in found.first:
+        console.print(f"What went in differs: {found.causes}.", markup=False)
     for section in dict.fromkeys(difference.section for difference in found.differences):
-        listed = [d for d in found.differences if d.section == section]
-        rows = [(d.subject, d.a or "-", d.b or "-", d.reason or "-") for d in listed[:_SHOWN_MAX]]
-        console.print(table(section.capitalize(), ("what", "A", "B", "reason"), rows))
-        if len(listed) > _SHOWN_MAX:
-            console.print(f"... and {len(listed) - _SHOWN_MAX} more: --json lists them all")
+        _section(console, section, found)
     if found.same:
         console.print(f"Same in both: {', '.join(found.same)}.", markup=False)
     for section, why in found.not_compared.items():
         console.print(f"Not compared: {section}: {why}.", markup=False)
+
+
+def _section(console: Console, section: str, found: Comparison) -> None:
+    """One table; of two backends without what is told of them above, and without reasons: they are it."""
+    listed = [d for d in found.differences if d.section == section and not _is_told(d, found)]
+    both = [d for d in listed if found.builders is None or (d.a and d.b)]
+    columns = ("what", "A", "B", "reason")[: 3 if found.builders else 4]
+    rows = [(d.subject, d.a or "-", d.b or "-", _reason(d, found))[: len(columns)] for d in both[:_SHOWN_MAX]]
+    if rows:
+        console.print(table(section.capitalize(), columns, rows))
+    if len(both) > len(rows):
+        console.print(f"... and {len(both) - len(rows)} more: --json lists them all")
+    if len(listed) > len(both):
+        console.print(
+            f"{section.capitalize()} that one side alone says: {len(listed) - len(both)}; see --json"
+        )
+
+
+def _is_told(difference: Difference, found: Comparison) -> bool:
+    """Whether the table of builders, or the sentence below it, says it."""
+    if found.builders is None:
+        return False
+    from pellucid.core.package_diff import is_option
+
+    return is_option(difference) or difference.subject in found.builders.told
+
+
+def _reason(difference: Difference, found: Comparison) -> str:
+    """Without what went into the two builds: that is said once, above."""
+    from pellucid.core.package_diff import WENT_IN
+
+    return difference.reason.removesuffix(WENT_IN + found.causes) or "-"

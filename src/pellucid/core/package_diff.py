@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
+from pellucid.core.package_diff_backends import Builders, builders
 from pellucid.core.package_diff_layers import (
     ACCURACY,
     BYTES,
@@ -35,9 +36,11 @@ SECTIONS: Final = (
     "environment", "warnings", "engine",
 )  # fmt: skip
 _OF_THE_TARGET: Final = {"tactics", "precision", "fusions", "formats", "memory"}
+WENT_IN: Final = "; what went in differs: "
 NOTHING: Final = "no difference in anything that was compared"
 
 _NOT_OF_THE_BUILD: Final = {"name", "version", "previous", "reasons"}  # recipe: who, not how
+_OPTION: Final = "options."
 _OPTIONS_ELSEWHERE: Final = {"network_name", "targets", "workspace_bytes", "tf32", "profiles"}
 _ENVIRONMENT: Final = (
     "backend", "cuda", "driver", "gpu", "mig", "python", "image", "commit",
@@ -56,12 +59,16 @@ class Comparison:
         same: Sections that were compared and are equal.
         not_compared: Section -> why.
         targets: What A and B were built for, where that differs.
+        builders: Who built A and B, where their backends differ.
+        causes: What went in and differs, as it stands in the reason of whatever has no better one.
     """
 
     differences: tuple[Difference, ...]
     same: tuple[str, ...]
     not_compared: Mapping[str, str]
     targets: tuple[str, str] | None = None
+    builders: Builders | None = None
+    causes: str = ""
 
     @property
     def first(self) -> str:
@@ -69,6 +76,8 @@ class Comparison:
         if not self.differences:
             return NOTHING
         found = self.differences[0]
+        if self.builders is not None and found.section in _OF_THE_TARGET:
+            return f"{self.builders.words}, the likely cause: {found.words}"
         if self.targets is None or found.section not in _OF_THE_TARGET:
             return f"{found.words}; reason: {found.reason}" if found.reason else found.words
         # another GPU has other kernels: padding, formats and shapes at their edges follow from that
@@ -102,15 +111,22 @@ def _compare(a: Side, b: Side) -> Comparison:
     touched = {difference.section for difference in ordered}
     same = tuple(s for s in SECTIONS if s not in touched and s not in missing)
     targets = next(((d.a, d.b) for d in inputs if d.subject == "target"), None)
-    return Comparison(tuple(ordered), same, missing, targets)
+    return Comparison(tuple(ordered), same, missing, targets, builders(a, b), printable(causes))
 
 
 def _causes(a: Side, b: Side, inputs: list[Difference]) -> str:
     """What went into the builds and differs: the only things that can be behind another engine."""
-    words = [f"{d.subject} {d.a} in A, {d.b} in B" for d in inputs if _can_matter(d)]
+    is_one_kind = builders(a, b) is None  # options of two backends are no difference of one thing
+    matter = [d for d in inputs if _can_matter(d) and (is_one_kind or not is_option(d))]
+    words = [f"{d.subject} {d.a} in A, {d.b} in B" for d in matter]
     if _digest(a, "compiled") != _digest(b, "compiled"):
         words.append("the graph that was compiled")
     return "; ".join(words[:_LISTED_MAX])
+
+
+def is_option(difference: Difference) -> bool:
+    """Whether it is an option as the builder read it back."""
+    return difference.section == "recipe" and difference.subject.startswith(_OPTION)
 
 
 def _can_matter(difference: Difference) -> bool:
@@ -146,7 +162,7 @@ def _with_causes(difference: Difference, causes: str, types: str) -> Difference:
         return difference
     if difference.section == "precision" and types:
         return replace(difference, reason=types)
-    return replace(difference, reason=f"{UNKNOWN}; what went in differs: {causes}")
+    return replace(difference, reason=f"{UNKNOWN}{WENT_IN}{causes}")
 
 
 def _safe(difference: Difference) -> Difference:
@@ -199,7 +215,7 @@ def _recipe(a: Side, b: Side) -> Iterator[Difference]:
     )
     for key, old, new in _changed(there, here):
         words = f"option as read back: {key} is {old} in A and {new} in B"
-        yield Difference(RECIPE, "recipe", f"options.{key}", old, new, words)
+        yield Difference(RECIPE, "recipe", _OPTION + key, old, new, words)
 
 
 def _environment(a: Side, b: Side) -> Iterator[Difference]:
