@@ -10,15 +10,18 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import onnx
 
+from pellucid import onnx_light
 from pellucid.build.canonical_interface import inputs_of
 from pellucid.build.canonical_names import nodes_of
 from pellucid.build.canonical_opset import STANDARD
 from pellucid.errors import ParseError
+
+if TYPE_CHECKING:
+    import onnx
 
 CONSTANT_MAX: Final = 2**20  # limit: a larger constant stays the operation that makes it
 _HINT: Final = "canonical: {fold: false} builds the graph as it is"
@@ -64,7 +67,7 @@ def fold(model: onnx.ModelProto) -> Folded | None:
         NotTakenError: The library does not take the graph.
         ParseError: It gave one with another interface or with operators of its own.
     """
-    folded = onnx.load_model_from_string(_optimised(model.SerializeToString(deterministic=True)))
+    folded = onnx_light.parse(_optimised(model.SerializeToString(deterministic=True)))
     if not folded.graph.node:
         return None
     _verify_same_precision(model, folded)

@@ -6,11 +6,12 @@ Tests hold the answer against the library itself, byte for byte.
 
 from __future__ import annotations
 
-from typing import Final
-
-import onnx
+from typing import TYPE_CHECKING, Final
 
 from pellucid.build.canonical_opset import STANDARD
+
+if TYPE_CHECKING:
+    import onnx
 
 _KEPT: Final = frozenset({  # no rule removes or rewrites these when data flows through them
     "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Elu", "Erf", "Exp", "Flatten", "Gemm",

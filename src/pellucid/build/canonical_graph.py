@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import onnx
-import onnx.inliner
 
+from pellucid import onnx_light
 from pellucid.build import canonical_names as names_of
-from pellucid.build.canonical_compare import compare
 from pellucid.build.canonical_fold import NotTakenError, fold
 from pellucid.build.canonical_foldable import nothing_to_fold
 from pellucid.build.canonical_interface import inputs_of, verify_interface
@@ -32,12 +30,15 @@ from pellucid.build.canonical_shapes import fix_shapes
 from pellucid.core.digest import sha256
 from pellucid.errors import ParseError
 
+if TYPE_CHECKING:
+    import onnx
+
 RANDOM: Final = {
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
 }  # fmt: skip
 INVALID: Final = (
-    onnx.checker.ValidationError,
-    onnx.shape_inference.InferenceError,
+    onnx_light.ValidationError,
+    onnx_light.InferenceError,
     RuntimeError,
     ValueError,
     TypeError,
@@ -110,7 +111,7 @@ def canonicalise(raw: bytes, recipe: Mapping[str, Any], folder: Path | None = No
         trail.tell("shapes", {"fixed": fixed})
     batched = verify_interface(trail.model, recipe)
     wanted = recipe.get("canonical") or {"opset": None, "fold": False}
-    given = onnx.ModelProto()
+    given = onnx_light.ModelProto()
     if wanted["opset"] is not None or wanted["fold"]:
         given.CopyFrom(trail.model)
     notes = _opset(trail, wanted["opset"]) + _notes(trail.model)
@@ -139,6 +140,8 @@ def _inline(trail: _Trail) -> None:
     functions = [f"{f.domain}:{f.name}" for f in trail.model.functions]
     if not functions:
         return
+    import onnx.inliner  # seldom: not every model has functions
+
     try:
         trail.model = onnx.inliner.inline_local_functions(trail.model)
     except INVALID as error:
@@ -155,7 +158,7 @@ def verify_valid(model: onnx.ModelProto) -> None:
         ParseError: In the checker's words.
     """
     try:
-        onnx.checker.check_model(model, full_check=True)
+        onnx_light.check(model)
     except INVALID as error:
         words = " ".join(str(error).split())[:300]
         hint = _SPARSE if model.graph.sparse_initializer else ""
@@ -208,6 +211,8 @@ def _compared(given: onnx.ModelProto, trail: _Trail) -> list[str]:
         return []
     if any(node.op_type in RANDOM for node in nodes_of(given.graph)):
         return ["canonical graph not compared with the model by numbers: it draws random ones"]
+    from pellucid.build.canonical_compare import compare  # runs both: seldom
+
     reason = compare(given, trail.model).reason
     return [f"canonical graph not compared with the model by numbers: {reason}"] if reason else []
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import onnx
 
+from pellucid import onnx_light
 from pellucid.build.canonical_names import SAFE, dimensions_of
 from pellucid.build.canonical_opset import STANDARD, opset_of
 from pellucid.core.tensor import NBYTES_MAX, RANK_MAX
 from pellucid.errors import ParseError
+
+if TYPE_CHECKING:
+    import onnx
 
 _SHOWN: Final = 5  # limit: problems spelled out in one error
 
@@ -104,7 +107,7 @@ def _set_problems(model: onnx.ModelProto) -> Iterator[Problem]:
                 f"model: expected each operator set once, got {name!r:.80} {count} times",
                 "export it again: which of them is meant, builders would decide each for itself",
             )  # fmt: skip
-    newest = onnx.defs.onnx_opset_version()
+    newest = onnx_light.opset_version()
     if (given := opset_of(model)) > newest:
         yield Problem(
             "opset", "operator sets", f"model: expected operator set {newest} at most, got {given}",

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import onnx
+if TYPE_CHECKING:
+    import onnx
+
 
 SAFE: Final = re.compile(r"[A-Za-z0-9_./:+-]{1,200}")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9 _.,:+()=-]{0,200}")  # who exported it, no path and no markup

@@ -8,17 +8,17 @@ refused. What comes out is compared with what went in by numbers, too.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import onnx
-import onnx.version_converter
-
+from pellucid import onnx_light
 from pellucid.build.canonical_names import dimensions_of, nodes_of, values_of
 from pellucid.errors import ParseError
 
+if TYPE_CHECKING:
+    import onnx
+
 STANDARD: Final = ("", "ai.onnx")
 IR_MIN: Final = 8  # precedent: that of operator set 17; below 4 every weight had to be an input, too
-_REFUSALS: Final = (onnx.version_converter.ConvertError, RuntimeError, ValueError, TypeError, IndexError)
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -37,10 +37,13 @@ def raise_opset(model: onnx.ModelProto, wanted: int) -> onnx.ModelProto:
     Raises:
         ParseError: The converter does not know how, or would change what the graph computes.
     """
+    import onnx.version_converter  # seldom: the recipe asks for it
+
     now = opset_of(model)
+    refusals = (onnx.version_converter.ConvertError, RuntimeError, ValueError, TypeError, IndexError)
     try:
         converted = onnx.version_converter.convert_version(model, wanted)
-    except _REFUSALS as error:
+    except refusals as error:
         words = " ".join(str(error).split())[:300]
         raise ParseError(
             f"model: expected to bring operator set {now} to {wanted}, got: {words}",
@@ -81,6 +84,8 @@ def _lost(node: onnx.NodeProto, now: int, wanted: int, why: str) -> ParseError:
 
 def _default(node: onnx.NodeProto, name: str, value: str) -> None:
     if not any(attribute.name == name for attribute in node.attribute):
+        import onnx.helper
+
         node.attribute.append(onnx.helper.make_attribute(name, value))
 
 
@@ -88,7 +93,7 @@ def _slopes_by_channel(
     before: onnx.ModelProto, after: onnx.ModelProto, nodes: list[onnx.NodeProto], now: int, wanted: int
 ) -> None:
     """Slopes of one axis were the channels'; since version 7 they would be those of the last axis."""
-    inferred = onnx.shape_inference.infer_shapes(before)
+    inferred = onnx_light.infer_shapes(before)
     ranks = {value.name: len(dimensions_of(value)) for value in values_of(inferred.graph)}
     weights = {tensor.name: tensor for tensor in after.graph.initializer}
     used = Counter(name for node in nodes_of(after.graph) for name in node.input)

@@ -12,14 +12,17 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from pellucid import onnx_light
 from pellucid.core.digest import sha256
 from pellucid.errors import ParseError
+
+if TYPE_CHECKING:
+    import onnx
 
 WHOLE_MAX: Final = 2**31 - 1  # limit: protobuf's; one ONNX file holds no more
 _LOCATION: Final = re.compile(r"[^\x00-\x1f\x7f\\]{1,400}")
@@ -27,7 +30,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _PACKED: Final = {  # datatype -> elements in one byte
     kind: per_byte
     for name, per_byte in (("UINT4", 2), ("INT4", 2), ("FLOAT4E2M1", 2), ("UINT2", 4), ("INT2", 4))
-    if (kind := getattr(onnx.TensorProto, name, None)) is not None
+    if (kind := getattr(onnx_light.TensorProto, name, None)) is not None
 }
 
 
@@ -56,7 +59,7 @@ def parse(raw: bytes) -> onnx.ModelProto:
             "model: expected ONNX, got an empty file", hint="the export or the copy failed: do it again"
         )
     try:
-        model = onnx.load_model_from_string(raw)
+        model = onnx_light.parse(raw)
     except DecodeError as error:
         raise ParseError(
             f"model: expected ONNX, got {error!s:.200}", hint="another format, or cut short: export it again"
@@ -87,7 +90,7 @@ def embed(model: onnx.ModelProto, folder: Path | None) -> list[Outside]:
         ParseError: A file is missing, lies elsewhere, is no plain file or too short, or the whole
             does not fit into one ONNX file. Names every such tensor's file.
     """
-    tensors = [t for t in all_tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
+    tensors = [t for t in all_tensors(model) if t.data_location == onnx_light.TensorProto.EXTERNAL]
     if not tensors:
         return []
     by_place: dict[str, list[onnx.TensorProto]] = {}
@@ -111,7 +114,7 @@ def embed(model: onnx.ModelProto, folder: Path | None) -> list[Outside]:
 
 def all_tensors(message: Any) -> Iterator[onnx.TensorProto]:
     """Every tensor that holds values, wherever it stands in a model."""
-    if isinstance(message, onnx.TensorProto):
+    if isinstance(message, onnx_light.TensorProto):
         yield message
         return
     for field, value in message.ListFields():
@@ -212,8 +215,10 @@ def byte_size(tensor: onnx.TensorProto) -> int:
         )
     if tensor.data_type in _PACKED:
         return int(-(-count // _PACKED[tensor.data_type]))
-    if tensor.data_type == onnx.TensorProto.STRING:
+    if tensor.data_type == onnx_light.TensorProto.STRING:
         raise ParseError(f"model: weights {tensor.name!r:.80}: expected numbers, got strings")
+    import onnx.helper  # loads NumPy: most models hold their weights themselves
+
     try:
         return count * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
     except (KeyError, TypeError, ValueError) as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import onnx
-
+from pellucid import onnx_light
 from pellucid.build.canonical_interface import inputs_of, variable_axes
 from pellucid.build.canonical_names import SAFE, dimensions_of, values_of
 from pellucid.errors import ParseError
+
+if TYPE_CHECKING:
+    import onnx
 
 _HINT = "shapes: {INPUT: [-1, 3, 224, 224]}; -1 stays variable"
 
@@ -76,8 +79,8 @@ def _spread(model: onnx.ModelProto, fixed: Mapping[str, int]) -> None:
                 dimension.dim_value = fixed[dimension.dim_param]
     del model.graph.value_info[:]
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        inferred = onnx_light.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    except (onnx_light.InferenceError, RuntimeError, ValueError) as error:
         raise ParseError(
             f"recipe: shapes: expected shapes that the graph takes, got: {' '.join(str(error).split()):.300}",
             hint="the numbers do not fit each other or the operators: see the model's documentation",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,6 +13,13 @@ from pellucid.core.words import counted
 
 DOCUMENT: Final = "precision.json"
 FORMAT: Final = "pellucid-precision/1"
+_MODULES: Final = {"int8": "precision_int8", "fp16": "precision_half", "bf16": "precision_half"}
+
+
+def load(recipe: Mapping[str, Any]) -> None:
+    """Import what gives a graph the recipe's precision, before there is a graph."""
+    if recipe["precision"] in _MODULES:
+        importlib.import_module(f"pellucid.build.{_MODULES[recipe['precision']]}")
 
 
 def apply(model: bytes, recipe: Mapping[str, Any], files: Mapping[str, bytes]) -> Precise:

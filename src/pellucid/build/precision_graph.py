@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from pellucid import onnx_light
 from pellucid.core.digest import sha256
 from pellucid.errors import PrecisionError
 
+if TYPE_CHECKING:
+    import onnx
+
 _SAFE: Final = re.compile(r"[A-Za-z0-9_./:+-]{1,200}")
 _INVALID: Final = (
-    onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError,
+    onnx_light.ValidationError, onnx_light.InferenceError, RuntimeError, ValueError, TypeError,
 )  # fmt: skip
 
 
@@ -41,7 +44,7 @@ def read(raw: bytes) -> onnx.ModelProto:
         PrecisionError: Not ONNX.
     """
     try:
-        return onnx.load_model_from_string(raw)
+        return onnx_light.parse(raw)
     except DecodeError as error:
         raise PrecisionError(f"model: expected ONNX, got {error!s:.200}") from error
 
@@ -98,7 +101,7 @@ def sort_nodes(model: onnx.ModelProto) -> None:
         for position in range(len(given)):
             _place(position, given, makers, order)
         ordered = [given[position] for position in order]
-        copies = [onnx.NodeProto() for _ in ordered]
+        copies = [onnx_light.NodeProto() for _ in ordered]
         for copy, node in zip(copies, ordered, strict=True):
             copy.CopyFrom(node)
         del each.node[:]
@@ -135,7 +138,7 @@ def verify(model: onnx.ModelProto, what: str, hint: str = "") -> None:
         PrecisionError: It is not valid ONNX any more.
     """
     try:
-        onnx.checker.check_model(model, full_check=True)
+        onnx_light.check(model)
     except _INVALID as error:
         raise PrecisionError(
             f"{what}: expected a valid graph, got: {' '.join(str(error).split())[:300]}",

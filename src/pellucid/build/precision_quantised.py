@@ -6,14 +6,14 @@ parser refuses the rest in words about itself. Both are refused here, in words a
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import numpy as np
-import onnx
-from onnx import TensorProto, numpy_helper
+from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.build import precision_graph as graph
 from pellucid.errors import PrecisionError
+from pellucid.onnx_light import TensorProto
+
+if TYPE_CHECKING:
+    import onnx
 
 QDQ: Final = ("QuantizeLinear", "DequantizeLinear")
 _INTEGER: Final = {
@@ -100,10 +100,9 @@ def _verify_qdq(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) ->
             "asking, and clip at 127",
             hint=_QDQ_HINT,
         )
-    if zero is not None and kind == TensorProto.INT8 and np.any(numpy_helper.to_array(zero)):
+    if zero is not None and kind == TensorProto.INT8 and (found := _first(zero)):
         raise PrecisionError(
-            f"{subject}: expected a zero point of 0, got {_first(zero)}: this builder knows symmetric "
-            "INT8 only",
+            f"{subject}: expected a zero point of 0, got {found}: this builder knows symmetric INT8 only",
             hint=_QDQ_HINT,
         )
 
@@ -113,8 +112,10 @@ def _output_type(node: onnx.NodeProto) -> int:
 
 
 def _first(zero: onnx.TensorProto) -> int:
-    values = numpy_helper.to_array(zero).reshape(-1)
-    return int(values[np.flatnonzero(values)[0]])
+    """The first zero point that is not 0, or 0."""
+    from onnx import numpy_helper  # loads NumPy: most graphs did not come quantised
+
+    return next((int(value) for value in numpy_helper.to_array(zero).reshape(-1) if value), 0)
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:

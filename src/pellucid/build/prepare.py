@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import onnx
 
+from pellucid import onnx_light
 from pellucid.build import precision
 from pellucid.build.canonical_graph import canonicalise
 from pellucid.build.drawing_graph import graph_of
@@ -60,7 +60,7 @@ def prepare(task: Task) -> Prepared:
         steps=[*canonical.steps, *precise.steps],
         external=canonical.external,
         documents=precise.documents,
-        graph=graph_of(onnx.load_model_from_string(precise.model)).as_json(),
+        graph=graph_of(onnx_light.parse(precise.model)).as_json(),
         notes=[*canonical.notes, *precise.notes],
         given=canonical.given,
     )

@@ -91,8 +91,14 @@ def _load(backend_for: BackendFor, request: Mapping[str, Any]) -> dict[str, Any]
         backend = backend_for(request["recipe"]["backend"])
     if stage == "compile":
         backend.load()
+        if request["recipe"]["target"] == CPU:
+            importlib.import_module("pellucid.build.golden")
     else:
         importlib.import_module(f"pellucid.build.{stage}")
+    if stage == "prepare":
+        from pellucid.build import precision
+
+        precision.load(request["recipe"])
     return {}
 
 

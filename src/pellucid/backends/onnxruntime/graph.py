@@ -5,21 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from pellucid import onnx_light
 from pellucid.core.facts import Graph, Node
 from pellucid.core.tensor import DATATYPES
 from pellucid.errors import ParseError
+from pellucid.onnx_light import TensorProto
+
+if TYPE_CHECKING:
+    import onnx
 
 _DATATYPES: Final = {
-    onnx.TensorProto.FLOAT: "FP32", onnx.TensorProto.DOUBLE: "FP64", onnx.TensorProto.FLOAT16: "FP16",
-    onnx.TensorProto.BFLOAT16: "BF16", onnx.TensorProto.STRING: "BYTES", onnx.TensorProto.BOOL: "BOOL",
-    onnx.TensorProto.UINT8: "UINT8", onnx.TensorProto.UINT16: "UINT16", onnx.TensorProto.UINT32: "UINT32",
-    onnx.TensorProto.UINT64: "UINT64", onnx.TensorProto.INT8: "INT8", onnx.TensorProto.INT16: "INT16",
-    onnx.TensorProto.INT32: "INT32", onnx.TensorProto.INT64: "INT64",
+    TensorProto.FLOAT: "FP32", TensorProto.DOUBLE: "FP64", TensorProto.FLOAT16: "FP16",
+    TensorProto.BFLOAT16: "BF16", TensorProto.STRING: "BYTES", TensorProto.BOOL: "BOOL",
+    TensorProto.UINT8: "UINT8", TensorProto.UINT16: "UINT16", TensorProto.UINT32: "UINT32",
+    TensorProto.UINT64: "UINT64", TensorProto.INT8: "INT8", TensorProto.INT16: "INT16",
+    TensorProto.INT32: "INT32", TensorProto.INT64: "INT64",
 }  # fmt: skip
 
 _CASTS: Final = ("InsertedPrecisionFreeCast_", "InsertedCast_")  # the library's names for what it casts
@@ -64,7 +68,7 @@ def read(raw: bytes) -> Read:
         ParseError: Not ONNX.
     """
     try:
-        model = onnx.load_model_from_string(raw)
+        model = onnx_light.parse(raw)
     except DecodeError as error:
         raise ParseError(f"engine: expected ONNX, got {error!s:.200}") from error
     initializers = tuple(t.name for t in model.graph.initializer)
@@ -110,8 +114,8 @@ def _made_up(node: onnx.NodeProto) -> str:
 def _datatypes(model: onnx.ModelProto) -> dict[str, str]:
     """Datatype of every tensor that can be told; operators outside the standard stay unknown."""
     try:
-        model = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        model = onnx_light.infer_shapes(model)
+    except (onnx_light.InferenceError, RuntimeError, ValueError):
         return {}  # a tensor whose type is not known is reported so
     found = {t.name: _DATATYPES.get(t.data_type, "") for t in model.graph.initializer}
     for value in [*model.graph.input, *model.graph.value_info, *model.graph.output]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from pellucid.backends.tensorrt.onnx_types import ModelProto, TensorProto
 from pellucid.core.tensor import TensorSpec
 from pellucid.errors import ParseError, PrecisionError
+from pellucid.onnx_light import ModelProto, TensorProto
 
 if TYPE_CHECKING:
     import onnx
