@@ -24,7 +24,7 @@ def _run(code: str) -> str:
 def test_a_command_ends_without_a_search_for_cycles_and_with_all_that_is_to_happen_at_its_end():
     said = _run(
         "import atexit, gc, sys, weakref\n"
-        "from pellucid.cli.main import main\n"
+        "from pellucid.cli.start import main\n"
         "class Kept: pass\n"
         "kept = Kept()\n"
         "atexit.register(lambda: print('FROZEN', gc.get_freeze_count() > 0))\n"
@@ -46,6 +46,22 @@ def test_a_process_of_a_build_hears_what_it_is_to_do_before_it_loads_a_library()
         "print('LOADED', sorted((slow | rare | rooms) & set(sys.modules)))"
     )
     assert said == "LOADED []\n"
+
+
+def test_a_process_of_a_build_seldom_looks_for_cycles_while_its_libraries_load():
+    said = _run(
+        "import gc\n"
+        "from pellucid.app import processes\n"
+        "from pellucid.build import worker\n"
+        "before = gc.get_stats()[0]['collections']\n"
+        "def main(backend_for):\n"
+        "    import pellucid.build.judge\n"
+        "    print('OFTEN', gc.get_stats()[0]['collections'] - before > 10, gc.isenabled())\n"
+        "    return 0\n"
+        "worker.main = main\n"
+        "processes.worker_main()\n"
+    )
+    assert said == "OFTEN False True\n"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ may appear; inputs and outputs stay as they are.
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -92,6 +91,8 @@ def refusals() -> tuple[type[Exception], ...]:
 
 
 def _optimised(raw: bytes) -> bytes:
+    import tempfile
+
     import onnxruntime as ort
 
     options = ort.SessionOptions()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
-import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -78,10 +76,6 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb and exit with its code."""
-    if arguments is None:  # this process is ours alone
-        # what is still reachable goes with the process: to look through it for cycles, again and again while
-        # modules are taken apart, took longer than many a verb; whatever else is to happen at the end happens
-        atexit.register(gc.freeze)
     argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
         result: Any = cli.main(argv, standalone_mode=False)
