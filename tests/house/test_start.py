@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from pellucid.app.site import create_site
+
 # every process of a build loads this before it can read what it is to do
 BASE = "pellucid.app.processes, pellucid.build.worker"
 _DATACLASSES = (
@@ -91,3 +93,19 @@ def test_a_build_starts_its_first_processes_before_it_loads_what_it_does_itself(
         "except SystemExit: pass\n"
     )
     assert said == "LOADED []\n"
+
+
+def test_nothing_is_left_to_load_when_a_build_is_recorded(tmp_path):
+    create_site(tmp_path / "site", node="test1")
+    said = _run(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from pellucid.app import build\n"
+        "from pellucid.app.site import open_site\n"
+        f"site = open_site(Path({str(tmp_path / 'site')!r}))\n"
+        "build._load_ledger(site)\n"
+        "before = set(sys.modules)\n"
+        "build._Recorder(site).event('read', {'what': 'nothing'})\n"
+        "print('LEFT', sorted(set(sys.modules) - before))\n"
+    )
+    assert said == "LEFT []\n"

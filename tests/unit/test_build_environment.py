@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pellucid.build import environment
+from pellucid.build import environment, loaded
 from pellucid.build.child import Ended
 from pellucid.build.environment import (
     describe,
@@ -165,3 +167,24 @@ def test_the_system_and_what_is_loaded_have_names() -> None:
     assert all(system().values())
     names = {package["name"] for package in loaded_packages()}
     assert {"pytest", "msgspec"} <= names
+
+
+def test_modules_of_a_distribution_are_those_of_its_record() -> None:
+    infos = [info for folder in sys.path for info in Path(folder).glob("*.dist-info") if folder]
+    read = 0
+    for info in infos:
+        if (info / "top_level.txt").exists() or not (info / "RECORD").exists():
+            continue
+        with (info / "RECORD").open(newline="") as file:
+            paths = [row[0] for row in csv.reader(file) if row]
+        assert loaded._modules_of(info) == {path.split("/")[0].split(".")[0].encode() for path in paths}
+        read += 1
+    assert read
+
+
+def test_modules_of_a_distribution_are_those_it_names_where_it_does(tmp_path: Path) -> None:
+    (tmp_path / "RECORD").write_text('"quoted/a, b.py",sha256=x,1\nsingle.py,sha256=y/z,2\nbare,,\n')
+    assert loaded._modules_of(tmp_path) == {b"quoted", b"single", b"bare"}
+    (tmp_path / "top_level.txt").write_text("one\ntwo\n")
+    assert loaded._modules_of(tmp_path) == {b"one", b"two"}
+    assert loaded._modules_of(tmp_path / "none") == set()

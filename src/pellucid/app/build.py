@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from pellucid import schemes
 from pellucid.app.clock import SystemClock
-from pellucid.errors import NotFoundError
+from pellucid.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from pellucid.app.site import Site
@@ -69,8 +70,8 @@ def build(
             from pellucid.build.spans import Spans
 
             job = Job(
-                opened.packages_folder, _Recorder(opened), SystemClock(), said, meanwhile=_load_ledger,
-                ahead=ahead,
+                opened.packages_folder, _Recorder(opened), SystemClock(), said,
+                meanwhile=lambda: _load_ledger(opened), ahead=ahead,
             )  # fmt: skip
             with Spans(recipe_path) as spans:
                 return run_build(recipe_path, job)
@@ -90,11 +91,15 @@ def _find_libraries() -> None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def _load_ledger() -> None:
+def _load_ledger(site: Site) -> None:
     """What the record of a build needs, imported while its children work."""
     import pellucid.app.ledger
 
     assert pellucid.app.ledger
+    uris = {"store": "file:", "index": site.config.ledger.index, "key": site.config.keys.get("log", "")}
+    for kind, uri in uris.items():
+        with suppress(UsageError):  # the record will meet the same, and say it
+            schemes.load(kind, uri.partition(":")[0])
 
 
 class _Recorder:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def loaded_packages() -> list[dict[str, str]]:
     """Distributions whose modules this process has loaded, sorted; for the worker to call last."""
-    loaded = {name.partition(".")[0] for name in sys.modules}
+    loaded = {name.partition(".")[0].encode() for name in sys.modules}
     found: dict[str, str] = {}
     for folder in dict.fromkeys(sys.path):
         for info in sorted(Path(folder).glob("*.dist-info")) if folder else []:
@@ -25,13 +25,13 @@ def _headers_of(info: Path) -> dict[str, str]:
     return {"Name": "", "Version": ""} | {name: value.strip() for name, _, value in fields}
 
 
-def _modules_of(info: Path) -> set[str]:
+def _modules_of(info: Path) -> set[bytes]:
     """Top modules of a distribution; the library's own way reads every path of every record as a path."""
-    for name, separator in (("top_level.txt", "\n"), ("RECORD", ",")):
+    for name in ("top_level.txt", "RECORD"):
         try:
-            lines = (info / name).read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError):
+            lines = (info / name).read_bytes().splitlines()
+        except OSError:
             continue
-        paths = (line.partition(separator)[0].strip('"') for line in lines)
-        return {path.partition("/")[0].partition(".")[0] for path in paths}
+        tops = {line.partition(b"/")[0] for line in lines}  # few: only these are looked at closely
+        return {top.strip(b'"').partition(b",")[0].partition(b".")[0] for top in tops}
     return set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from pellucid.build.drawing_text import escape
 from pellucid.build.label.content import Figure, Section, Table, counted
@@ -16,7 +16,7 @@ _OPEN_MAX = 12  # rows of a table that stands open; a longer one unfolds on requ
 
 @cache
 def _style() -> str:
-    return files("pellucid.build.label").joinpath("label.css").read_text()
+    return Path(__file__).with_name("label.css").read_text()
 
 
 def page(title: str, parts: Sequence[Section]) -> bytes:
