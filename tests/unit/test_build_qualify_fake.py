@@ -18,7 +18,7 @@ from pellucid.build.samples import Validation
 from pellucid.core import canonical
 from pellucid.core.recipe import effective, parse_recipe
 from pellucid.core.tensor import Tensor, TensorSpec, rows
-from pellucid.errors import LimitError
+from pellucid.errors import LimitError, RecipeError
 from pellucid.ports import IsolatedRun
 
 BASE = {"name": "toy", "version": "1.0.0", "backend": "onnxruntime", "target": "cpu", "model": "m.onnx"}
@@ -247,3 +247,9 @@ def test_axes_that_vary_are_as_the_first_profile_is_tuned_for_them() -> None:
     shapes = {"min": [1, 8], "opt": [1, 32], "max": [1, 64]}
     runner, _ = wide(-1, buckets=[1], memory=2**34, profiles=[{"name": "p", "inputs": {"x": shapes}}])
     assert runner.measured == [[(1, 32)]]
+
+
+@pytest.mark.parametrize("inputs", [{}, {"x": {"min": [1], "opt": [1], "max": [1]}}])
+def test_a_profile_that_does_not_cover_an_axis_is_said(inputs: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError, match="profiles: expected every axis of every input"):
+        wide(-1, buckets=[1], memory=2**34, profiles=[{"name": "p", "inputs": inputs}])

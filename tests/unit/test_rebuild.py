@@ -44,5 +44,5 @@ def test_the_line_names_only_what_is_not_here_in_that_version() -> None:
         {"name": "msgspec", "version": here}, {"name": "numpy", "version": "0.0.1"},
         {"name": "no-such-library-here", "version": "2"}, {"name": "pellucid", "version": "0.0.0"},
     ]  # fmt: skip
-    assert install_line({"packages": packages}) == "pip install numpy==0.0.1 no-such-library-here==2"
-    assert install_line({}) == ""
+    assert install_line(packages) == "pip install numpy==0.0.1 no-such-library-here==2"
+    assert install_line([]) == ""

@@ -12,14 +12,24 @@ import msgspec
 
 from pellucid import schemes
 from pellucid.app.clock import SystemClock
-from pellucid.errors import NotFoundError, UsageError
+from pellucid.errors import (
+    FormatError,
+    NotFoundError,
+    PackageError,
+    RecipeError,
+    TensorError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from pellucid.app.site import Site
     from pellucid.build.isolated import ChildIsolated
     from pellucid.build.job import BuildOutcome
     from pellucid.build.qualify import Subject
+    from pellucid.core.tensor import TensorSpec
     from pellucid.core.trust import TrustedPackage
+
+    Specs = tuple[TensorSpec, ...]
 
 
 _AHEAD: Final = 2  # a build that opens its site already has the children of its first two stages
@@ -143,7 +153,8 @@ def qualify(
         data: Validation file; by default the one of its name below the site's ``recipes``.
 
     Raises:
-        VerificationError: The package does not hold, or the data are not those the build named.
+        VerificationError: The package does not hold, a document of it is not of its form, or the data
+            are not those the build named.
         NotFoundError: The recipe names validation data and they are not to be found.
     """
     from pellucid.app.sign import attach
@@ -189,27 +200,45 @@ def _attestation_name(package: TrustedPackage, predicate: dict[str, Any]) -> str
 def _subject(site: Site, package: TrustedPackage, data: Path | None) -> Subject:
     from pellucid.build.qualify import Subject
     from pellucid.build.samples import read_validation
-    from pellucid.core.provenance import dependency
-    from pellucid.core.statement import parse_statement
-    from pellucid.core.tensor import TensorSpec
 
-    inputs, outputs = (
-        tuple(TensorSpec(s["name"], s["datatype"], tuple(s["shape"])) for s in package.facts[kind])
-        for kind in ("inputs", "outputs")
-    )
-    named = dependency(parse_statement(package.files["provenance.json"]).predicate, "validation")
+    recipe, inputs, outputs, named = _read(package)
     validation = None
     if named is not None:
-        raw = _validation_bytes(site, package, data, named)
-        validation = read_validation(raw, package.recipe, package.meaning, inputs)
+        raw = _validation_bytes(site, recipe, data, named)
+        validation = read_validation(raw, recipe, package.meaning, inputs)
     return Subject(
-        recipe=package.recipe, meaning=package.meaning, engine=package.engine,
+        recipe=recipe, meaning=package.meaning, engine=package.engine,
         source=package.files.get("model/source.onnx", b""), inputs=inputs, outputs=outputs,
         validation=validation, data=named,
     )  # fmt: skip
 
 
-def _validation_bytes(site: Site, package: TrustedPackage, data: Path | None, named: str) -> bytes:
+def _read(package: TrustedPackage) -> tuple[dict[str, Any], Specs, Specs, str | None]:
+    """Recipe, inputs, outputs, and the digest of the validation data, all of their form.
+
+    Raises:
+        PackageError: A signed document is not what it must be.
+    """
+    from pellucid.core.provenance import dependency
+    from pellucid.core.recipe import in_force
+    from pellucid.core.statement import parse_statement
+    from pellucid.core.tensor import read_specs
+
+    where = f"package {package.folder!r}: "
+    if "provenance.json" not in package.files:
+        raise PackageError(f"{where}expected provenance.json, got a package without this file")
+    try:
+        recipe = in_force(package.recipe)
+        inputs, outputs = (read_specs(package.facts.get(kind), kind) for kind in ("inputs", "outputs"))
+        named = dependency(parse_statement(package.files["provenance.json"]).predicate, "validation")
+    except (FormatError, TensorError, RecipeError) as error:
+        raise PackageError(where + error.message, hint=error.hint) from error
+    if named is not None and recipe["validation"] is None:
+        raise PackageError(f"{where}recipe.yaml: expected the validation data of the provenance, got none")
+    return recipe, inputs, outputs, named
+
+
+def _validation_bytes(site: Site, recipe: Mapping[str, Any], data: Path | None, named: str) -> bytes:
     """The very bytes that the build's provenance names."""
     from pellucid.app.site import read_file
     from pellucid.core.digest import sha256, verify_digest
@@ -218,7 +247,7 @@ def _validation_bytes(site: Site, package: TrustedPackage, data: Path | None, na
         raw = read_file(data, "validation data")
         verify_digest(f"validation data {data.name}", raw, named)
         return raw
-    wanted = Path(package.recipe["validation"]["data"]).name
+    wanted = Path(recipe["validation"]["data"]).name
     for path in sorted(site.path("recipes").rglob(wanted)):
         if path.is_file() and sha256(raw := path.read_bytes()) == named:
             return raw

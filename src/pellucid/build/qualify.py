@@ -27,7 +27,7 @@ from pellucid.core.recipe import DEFAULT_LIMITS
 from pellucid.core.tensor import Tensor, TensorSpec, datatype, unpack_elements
 from pellucid.core.times import format_time
 from pellucid.core.tolerance import Difference, compare, widest
-from pellucid.errors import LimitError
+from pellucid.errors import LimitError, RecipeError
 from pellucid.ports import Clock, Isolated, IsolatedRun
 
 PROBES: Final = 8  # rows whose bits are followed through every bucket, slot and company
@@ -130,8 +130,17 @@ def _verify_sizes(subject: Subject) -> None:
 
 
 def _shaped(subject: Subject) -> list[TensorSpec]:
-    """Inputs with variable axes behind the batch as the first profile is tuned for them."""
-    return golden.tuned(subject.inputs, subject.recipe.get("profiles") or ())
+    """Inputs with variable axes behind the batch as the first profile is tuned for them.
+
+    Raises:
+        RecipeError: The profile says nothing of an axis that varies.
+    """
+    try:
+        return golden.tuned(subject.inputs, subject.recipe.get("profiles") or ())
+    except (KeyError, IndexError) as error:
+        raise RecipeError(
+            f"recipe: profiles: expected every axis of every input, got none for {error!s:.80}"
+        ) from error
 
 
 # -- variance -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ Source: spec/rebuild.md; requirement B12.
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -26,10 +27,12 @@ from pellucid.core import canonical
 from pellucid.core.digest import sha256
 from pellucid.core.metadata import parse_metadata, value_of
 from pellucid.core.package_diff import Comparison, compare
-from pellucid.core.package_diff_sides import package_side
+from pellucid.core.package_diff_sides import Side, package_side
+from pellucid.core.recipe import in_force
 from pellucid.core.statement import parse_statement
 from pellucid.core.trust import TrustedPackage
-from pellucid.errors import MissingExtraError, PackageError
+from pellucid.core.words import printable
+from pellucid.errors import FormatError, MissingExtraError, PackageError, PellucidError, RecipeError
 
 SAME_BYTES: Final = "same bytes"
 SAME_LAYERS: Final = "same layers"
@@ -46,6 +49,8 @@ _TRIES_MAX: Final = 3  # limit: rebuilds, where nothing explains other bytes
 # who and when, and what is said of the GPU a second time beside ``device``
 _NOT_COMPARED: Final = ("gpu", "gpu_uuid", "mig", "driver", "cuda", "commit", "image")
 _NOT_INSTALLED_BY_PIP: Final = {"pellucid", "setuptools", "pip"}
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?", re.ASCII)  # PEP 508
+_VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", re.ASCII)  # PEP 440, no epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +83,32 @@ class Rebuilt:
     install: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What a package says of its build, read and found to be of its form before anything runs."""
+
+    package: TrustedPackage
+    recipe: dict[str, Any]
+    libraries: list[dict[str, str]]
+    side: Side
+    contradictions: list[str]
+    install: str
+
+
 def rebuild(package: TrustedPackage, progress: Progress = lambda phase: None, entry: str = ENTRY) -> Rebuilt:
     """Compile a verified package's graph again in a fresh hermetic child, and compare.
 
     Raises:
-        PackageError: The package lacks the graph that was compiled.
+        PackageError: The package lacks the graph that was compiled, or a document is not of its form.
         MissingExtraError: The builder is not installed; the hint installs the recorded versions.
         BuildError: The builder refused or died.
     """
-    if GRAPH not in package.files:
-        raise PackageError(f"package {package.folder}: expected {GRAPH} to rebuild from, got none")
-    found = _once(package, progress, entry)
+    recorded = _recorded(package)
+    found = _once(recorded, progress, entry)
     for _ in range(_TRIES_MAX - 1):
         if found.why != [UNEXPLAINED]:
             break
-        again = _once(package, progress, entry)
+        again = _once(recorded, progress, entry)
         if again.outcome == SAME_BYTES:
             return replace(again, why=[UNSTEADY])
         if again.digest != found.digest:
@@ -100,29 +116,64 @@ def rebuild(package: TrustedPackage, progress: Progress = lambda phase: None, en
     return found
 
 
-def _once(package: TrustedPackage, progress: Progress, entry: str) -> Rebuilt:
-    stages = Stages(package.recipe, progress, entry)
-    install = install_line(package.environment)
+def _recorded(package: TrustedPackage) -> _Recorded:
+    if GRAPH not in package.files:
+        raise PackageError(f"package {package.folder}: expected {GRAPH} to rebuild from, got none")
+    try:
+        libraries = recorded_libraries(package.environment)
+        return _Recorded(
+            package, in_force(package.recipe), libraries, package_side(package.folder, package.files),
+            contradictions_of(package), install_line(libraries),
+        )  # fmt: skip
+    except (FormatError, RecipeError) as error:
+        raise _refused(package, error) from error
+
+
+def _refused(package: TrustedPackage, error: PellucidError) -> PackageError:
+    """A document that is not what it must be: evidence does not hold."""
+    where = "" if package.folder in error.message else f"package {package.folder!r}: "
+    return PackageError(where + error.message, hint=error.hint)
+
+
+def recorded_libraries(environment: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Name and version of what the builder had loaded.
+
+    Raises:
+        FormatError: ``packages`` is no list of these.
+    """
+    said = environment.get("packages", [])
+    is_whole = isinstance(said, list) and all(
+        isinstance(one, dict) and type(one.get("name")) is str and type(one.get("version")) is str
+        for one in said
+    )
+    if not is_whole:
+        raise FormatError(f"environment.json: packages: expected names and versions, got {said!r:.80}")
+    libraries: list[dict[str, str]] = said
+    return libraries
+
+
+def _once(recorded: _Recorded, progress: Progress, entry: str) -> Rebuilt:
+    stages = Stages(recorded.recipe, progress, entry)
     try:
         with stages:
-            staged = stages.run("compile", {"compiled": package.files[GRAPH]})
+            staged = stages.run("compile", {"compiled": recorded.package.files[GRAPH]})
     except MissingExtraError as error:
-        raise MissingExtraError(error.message, hint=install or error.hint) from error
-    return _judged(package, stages, staged, install)
+        raise MissingExtraError(error.message, hint=recorded.install or error.hint) from error
+    return _judged(recorded, stages, staged)
 
 
-def _judged(package: TrustedPackage, stages: Stages, staged: Staged, install: str) -> Rebuilt:
-    engine, here = bytes(staged.files["engine"]), _environment(package, staged)
+def _judged(recorded: _Recorded, stages: Stages, staged: Staged) -> Rebuilt:
+    package = recorded.package
+    engine, here = bytes(staged.files["engine"]), _environment(recorded, staged)
     facts = staged.result["facts"] | {"options": staged.result["options"]}
-    comparison = _compared(package, engine, facts, here)
+    comparison = _compared(recorded, engine, facts, here)
     missing = missing_measures(package.environment, here)
-    contradictions = contradictions_of(package)
-    outcome, why = _outcome(package, engine, facts, comparison, missing, contradictions)
+    outcome, why = _outcome(package, engine, facts, comparison, missing, recorded.contradictions)
     return Rebuilt(
         outcome=outcome, recorded=package.engine_digest, digest=sha256(engine), engine=engine,
         engine_name=staged.result["engine_name"], facts=facts, environment=here, log=stages.log,
         stderr=stages.stderr, bytes_differ=bytes_differ(package.engine, engine), why=why, missing=missing,
-        comparison=comparison, install=install,
+        comparison=comparison, install=recorded.install,
     )  # fmt: skip
 
 
@@ -148,11 +199,11 @@ def _outcome(
     return SAME_LAYERS, [*there, *missing]
 
 
-def _environment(package: TrustedPackage, staged: Staged) -> dict[str, Any]:
+def _environment(recorded: _Recorded, staged: Staged) -> dict[str, Any]:
     """Of the rebuild, with the libraries that both builds name: the first one also made the graph."""
     here = dict(staged.result["environment"])
     loaded = {p["name"]: p for p in here["packages"]}
-    known = {p["name"] for p in package.environment.get("packages", [])}
+    known = {p["name"] for p in recorded.libraries}
     return here | {
         "packages": [loaded[name] for name in sorted(loaded.keys() & known)],
         "system": environment.system(),
@@ -161,18 +212,20 @@ def _environment(package: TrustedPackage, staged: Staged) -> dict[str, Any]:
 
 
 def _compared(
-    package: TrustedPackage, engine: bytes, facts: Mapping[str, Any], here: Mapping[str, Any]
+    recorded: _Recorded, engine: bytes, facts: Mapping[str, Any], here: Mapping[str, Any]
 ) -> Comparison:
-    known = {p["name"] for p in here["packages"]}
+    package, known = recorded.package, {p["name"] for p in here["packages"]}
     there = {k: v for k, v in package.environment.items() if k not in _NOT_COMPARED}
-    there["packages"] = [p for p in there.get("packages", []) if p["name"] in known]
-    recorded = dict(package.files) | {"environment.json": canonical.encode(there)}
-    rebuilt = recorded | {
+    there["packages"] = [p for p in recorded.libraries if p["name"] in known]
+    rebuilt = dict(package.files) | {
         package.engine_path: engine,
         "facts.json": canonical.encode({**facts, "inputs": [], "outputs": []}),
         "environment.json": canonical.encode(dict(here)),
     }
-    return compare(package_side("package", recorded), package_side("rebuild", rebuilt))
+    try:
+        return compare(replace(recorded.side, environment=there), package_side("rebuild", rebuilt))
+    except FormatError as error:
+        raise _refused(package, error) from error
 
 
 def bytes_differ(recorded: bytes, rebuilt: bytes) -> str:
@@ -200,7 +253,7 @@ def missing_measures(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> li
             continue
         for name, value in sorted(report.items()):
             if name in ("fixed_addresses", "no_network") and value is not True:
-                found.append(f"{whose} lacked {name}: {value!s:.120}")
+                found.append(f"{whose} lacked {name}: {printable(f'{value!s:.120}')}")
     return found
 
 
@@ -224,12 +277,17 @@ def contradictions_of(package: TrustedPackage) -> list[str]:
     return found
 
 
-def install_line(recorded: Mapping[str, Any]) -> str:
-    """``pip install`` of the recorded versions that are not the ones installed here."""
+def install_line(libraries: Sequence[Mapping[str, str]]) -> str:
+    """``pip install`` of the recorded versions that are not the ones installed here.
+
+    A name or version that a shell or pip would take for something else is left out: people paste this.
+    """
     wanted = []
-    for package in recorded.get("packages", []):
-        name, version = package["name"], package["version"]
-        if name not in _NOT_INSTALLED_BY_PIP and _installed(name) != version:
+    for library in libraries:
+        name, version = library["name"], library["version"]
+        if not (_NAME.fullmatch(name) and _VERSION.fullmatch(version)) or name in _NOT_INSTALLED_BY_PIP:
+            continue
+        if _installed(name) != version:
             wanted.append(f"{name}=={version}")
     return f"pip install {' '.join(wanted)}" if wanted else ""
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pellucid.core.digest import parse_digest
 from pellucid.core.statement import SLSA, make_statement
+from pellucid.errors import FormatError
 
 BUILD_TYPE: Final = "urn:pellucid:build:v1"
 BUILDER_ID: Final = "urn:pellucid:builder:v1"
@@ -77,10 +78,21 @@ def make_provenance(facts: BuildFacts) -> bytes:
 
 
 def dependency(predicate: Mapping[str, Any], name: str) -> str | None:
-    """Digest of a resolved dependency by name, or ``None`` when the build had none of that name."""
-    for item in predicate["buildDefinition"]["resolvedDependencies"]:
-        if item["name"] == name:
-            return f"sha256:{item['digest']['sha256']}"
+    """Digest of a resolved dependency by name, or ``None`` when the build had none of that name.
+
+    Raises:
+        FormatError: No provenance of this form.
+    """
+    try:
+        for item in predicate["buildDefinition"]["resolvedDependencies"]:
+            if item["name"] == name:
+                digest = f"sha256:{item['digest']['sha256']}"
+                parse_digest(digest)
+                return digest
+    except (KeyError, TypeError) as error:
+        raise FormatError(
+            f"provenance: expected resolved dependencies with names and digests, got {error!r:.80}"
+        ) from error
     return None
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from pellucid.core import strict_yaml
-from pellucid.core.recipe_checks import fill
+from pellucid.core.recipe_checks import fill, refused
 from pellucid.core.recipe_choices import verify_choices
 from pellucid.core.recipe_keys import DEFAULT_LIMITS, DEFAULTS, KEYS, ONLY, SECTIONS
 from pellucid.errors import FormatError, RecipeError
 
-__all__ = ["DEFAULT_LIMITS", "Recipe", "effective", "encode_recipe", "parse_recipe"]
+__all__ = ["DEFAULT_LIMITS", "Recipe", "effective", "encode_recipe", "in_force", "parse_recipe"]
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -142,6 +142,25 @@ def effective(recipe: Recipe) -> dict[str, Any]:
     values = {name: getattr(recipe, name) for name in Recipe.__struct_fields__ if name != "said"}
     values |= {key: list(values[key]) for key in _TUPLES}
     return {key: value for key, value in values.items() if _is_for(key, recipe.backend)}
+
+
+def in_force(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A package's recipe, fit to be worked with: every key that this version knows is of its kind.
+
+    A key that the builder's version did not know gets its default; one that this version does not know
+    stays as it is, but not inside a section.
+
+    Raises:
+        RecipeError: A value that nobody could have built with.
+    """
+    backend = KEYS["backend"][1]("backend", values.get("backend"))
+    table = {key: kind for key, kind in KEYS.items() if _is_for(key, backend)}
+    known = {key: value for key, value in values.items() if key in table}
+    found = {**values, **fill("", _merged(DEFAULTS.get(backend, {}), known), table)}
+    pinned = found["pinned_bucket"]
+    if pinned is not None and pinned not in found["buckets"]:
+        raise refused("pinned_bucket", f"one of the buckets {found['buckets']}", pinned)
+    return found
 
 
 def encode_recipe(values: Mapping[str, Any]) -> bytes:

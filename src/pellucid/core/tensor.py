@@ -69,6 +69,30 @@ class TensorSpec(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
 
 
+def read_specs(value: Any, subject: str) -> tuple[TensorSpec, ...]:
+    """Specs of a document's list of ``{"name", "datatype", "shape"}``.
+
+    Raises:
+        TensorError: No such list, or an empty one.
+    """
+    if type(value) is not list or not value:
+        raise TensorError(f"{subject}: expected a list of tensors, got {value!r:.80}")
+    return tuple(_read_spec(one, subject) for one in value)
+
+
+def _read_spec(value: Any, subject: str) -> TensorSpec:
+    said = value if type(value) is dict else {}
+    name, shape = said.get("name"), said.get("shape")
+    is_shape = (
+        type(shape) is list
+        and len(shape) <= RANK_MAX
+        and all(type(axis) is int and axis >= -1 for axis in shape)
+    )
+    if type(name) is not str or not is_shape:
+        raise TensorError(f"{subject}: expected name, datatype and shape, got {value!r:.80}")
+    return TensorSpec(name, datatype(said.get("datatype", "")).name, tuple(said["shape"]))
+
+
 class Tensor(msgspec.Struct, frozen=True, gc=False):
     """A concrete tensor; ``data`` is row-major, little-endian, BYTES length-prefixed.
 
