@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 if TYPE_CHECKING:  # every process of a build imports this module, and runs none of it
+    from pathlib import Path
+
     from pellucid.core.entry import Formed, Opening
     from pellucid.core.package import PackageFiles
     from pellucid.core.record import Batch, Call
@@ -136,10 +138,10 @@ def unwatched(_step: Step) -> bool:
     return True
 
 
-EngineMade = Callable[[bytes, "tuple[TensorSpec, ...]"], None]  # an engine and its inputs
+EngineMade = Callable[["Path", "tuple[TensorSpec, ...]"], None]  # a file, to be taken away, and its inputs
 
 
-def unawaited(_engine: bytes, _inputs: tuple[TensorSpec, ...]) -> None:
+def unawaited(_engine: Path, _inputs: tuple[TensorSpec, ...]) -> None:
     """An engine that nobody waits for before its facts are known."""
 
 
@@ -253,7 +255,7 @@ class Backend(Protocol):
         made: EngineMade = unawaited,
     ) -> Built:
         """``progress`` is told of steps where the builder has any, and may stop it. ``made`` is told of
-        the engine once, as soon as there is one: what reads its facts goes on meanwhile."""
+        the file that holds the engine, as soon as there is one: what reads its facts goes on meanwhile."""
         ...
 
     def open(self, engine: bytes, recipe: Mapping[str, Any]) -> Session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,12 +37,32 @@ class Staged(msgspec.Struct, frozen=True):
     files: dict[str, Data]
 
 
+class Ears:
+    """Takes a child's messages, on a thread of its own.
+
+    Attributes:
+        given: Called with the name of a file that the child gave before its end.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.given: Callable[[str], object] = lambda name: None
+
+    def hear(self, frame: Mapping[str, Any]) -> None:
+        if "given" in frame:
+            with suppress(OSError):  # it is looked for again at the child's end, and missed then
+                self.given(str(frame["given"]))
+        else:
+            self._progress(_words(frame))
+
+
 class Opened(msgspec.Struct, frozen=True):
     """A child that was started and waits."""
 
     child: Child
     scratch: tempfile.TemporaryDirectory[str]
     folder: Path
+    ears: Ears
 
     def abandon(self) -> None:
         """End it: nobody will ask it anything."""
@@ -57,9 +77,10 @@ def start(entry: str, progress: Progress) -> Opened:
         left_over.enter_context(scratch)
         folder = Path(scratch.name) / "out"
         folder.mkdir()
-        child = start_child(entry, Path(scratch.name), lambda frame: progress(_words(frame)))
+        ears = Ears(progress)
+        child = start_child(entry, Path(scratch.name), ears.hear)
         left_over.pop_all()
-    return Opened(child, scratch, folder)
+    return Opened(child, scratch, folder, ears)
 
 
 class Stages(msgspec.Struct):
@@ -124,6 +145,8 @@ class Stages(msgspec.Struct):
         self.shelf.adopt(opened.scratch)
         asked = {name: value for name, value in request.items() if name not in _SHELVED}
         asked["shelved"] = {name: str(self.shelf.put(request[name])) for name in _SHELVED if name in request}
+        files: dict[str, Data] = {}
+        opened.ears.given = lambda name: files.update(self._given(opened.folder, name))
         ended = opened.child.finish(asked, self.recipe["limits"]["timeout_s"], meanwhile)
         folder, place = opened.folder, Path(opened.scratch.name)
         raw, log = _part(folder / left.RESULT), _part(folder / left.LOG)
@@ -131,9 +154,19 @@ class Stages(msgspec.Struct):
         self.stderr += ended.stderr
         self.ended = ended.reason
         result = _verified(stage, ended, raw, place)
-        files = {name: self.shelf.take(folder / name) for name in _FILES if (folder / name).is_file()}
+        for name in _FILES:
+            if name not in files and (folder / name).is_file():
+                files[name] = self.shelf.take(folder / name)
         self.phases_ns |= result["phases_ns"]
         return Staged(ended, result, files)
+
+    def _given(self, folder: Path, name: str) -> dict[str, Data]:
+        """A file that is whole while its child goes on: hashed meanwhile."""
+        if name not in _FILES:
+            return {}
+        data = self.shelf.take(folder / name)
+        self.hashed(data)
+        return {name: data}
 
 
 def _words(frame: Mapping[str, Any]) -> str:

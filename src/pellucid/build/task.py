@@ -53,10 +53,14 @@ class Task(msgspec.Struct, frozen=True):
         write_frame(self.frames, {"step": [step.phase, step.done, step.of]})
         return not self.heard.to_stop
 
-    def leave(self, name: str, data: bytes) -> Path:
+    def leave(self, name: str, data: bytes) -> None:
         """Write a file for the parent."""
-        path = self.folder / name
-        write_file(path, data)
+        write_file(self.folder / name, data)
+
+    def give(self, name: str, made: Path) -> Path:
+        """Hand a file to the parent as it is; it may begin to hash it. Gives where it lies now."""
+        path = made.replace(self.folder / name)
+        write_frame(self.frames, {"given": name})
         return path
 
 

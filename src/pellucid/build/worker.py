@@ -147,7 +147,7 @@ def _compile(task: Task) -> dict[str, Any]:
     task.phase("build")
     built = backend.build(
         task.request["recipe"], task.request["compiled"], task.log, task.step,
-        lambda engine, inputs: _made(task, engine, inputs),
+        lambda path, inputs: _made(task, path, inputs),
     )  # fmt: skip
     return {
         "engine_name": built.engine_name,
@@ -160,10 +160,10 @@ def _compile(task: Task) -> dict[str, Any]:
     }
 
 
-def _made(task: Task, engine: bytes, inputs: tuple[TensorSpec, ...]) -> None:
+def _made(task: Task, engine: Path, inputs: tuple[TensorSpec, ...]) -> None:
     """There is an engine: its golden cases are recorded while its facts are read."""
     task.phase("write")
-    path = task.leave("engine", engine)
+    path = task.give("engine", engine)
     if task.beside is not None and "golden" in task.request:
         files = task.request["golden"]
         task.beside.ask({"shelved": {"engine": str(path)}, "inputs": _rows(inputs), "files": files})

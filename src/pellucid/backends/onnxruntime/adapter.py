@@ -19,7 +19,6 @@ import onnxruntime as ort
 from pellucid.backends.onnxruntime import device, options
 from pellucid.backends.onnxruntime.log import Log
 from pellucid.backends.onnxruntime.session import REFUSALS, OrtSession, ProfiledOrtSession, spec_of
-from pellucid.core.digest import sha256
 from pellucid.core.facts import map_layers
 from pellucid.core.words import shortened
 from pellucid.errors import BuildError, ParseError
@@ -74,7 +73,7 @@ class OnnxRuntimeBackend:
             outputs = tuple(spec_of(value) for value in session.get_outputs())
             del session
             engine = path.read_bytes()
-            made(engine, inputs)
+            made(path, inputs)
             placed, reload_ns = self._placements(engine, recipe)
         lines.verify()
         facts = self._facts(model, engine, placed, lines)
@@ -138,7 +137,7 @@ class OnnxRuntimeBackend:
         made = options.make_options(level, threads, severity=_WARNING)
         made.enable_profiling, made.profile_file_prefix = True, str(Path(folder.name) / "layers")
         session, _ = _timed_session(engine, made)
-        return ProfiledOrtSession(session, {"backend": self.name, "engine": sha256(engine)}, folder)
+        return ProfiledOrtSession(session, {"backend": self.name}, engine, folder)
 
     def environment(self) -> dict[str, Any]:
         return device.environment()
@@ -152,12 +151,11 @@ def open_at(model: bytes, level: int, threads: int) -> OrtSession:
     facts = {
         "backend": "onnxruntime",
         "version": ort.__version__,
-        "engine": sha256(model),
         "threads": threads,
         "settings": settings,
         "device": device.device(),
     }
-    return OrtSession(session, facts)
+    return OrtSession(session, facts, model)
 
 
 def _timed_session(model: bytes, made: ort.SessionOptions) -> tuple[ort.InferenceSession, int]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
+from pellucid.core.digest import sha256
 from pellucid.core.tensor import Buffer, Tensor, TensorSpec, join_bytes_elements, split_bytes_elements
 from pellucid.errors import BuildError, ConfigError, TensorError
 from pellucid.ports import LayerTime
@@ -60,11 +61,15 @@ if sys.byteorder != "little":
 
 
 class OrtSession:
-    """One engine on the CPU. ``infer`` is called by one thread at a time."""
+    """One engine on the CPU. ``infer`` is called by one thread at a time.
 
-    def __init__(self, session: ort.InferenceSession, facts: dict[str, Any]) -> None:
+    Args:
+        engine: What the session was made of; let go as soon as somebody asks for its digest.
+    """
+
+    def __init__(self, session: ort.InferenceSession, facts: dict[str, Any], engine: bytes) -> None:
         self._session: ort.InferenceSession | None = session
-        self._facts = facts
+        self._facts, self._engine = facts, engine
         self._inputs = tuple(spec_of(value) for value in session.get_inputs())
         self._outputs = tuple(spec_of(value) for value in session.get_outputs())
         self._names = [spec.name for spec in self._outputs]
@@ -113,6 +118,8 @@ class OrtSession:
         return [_from_value(spec, value) for spec, value in zip(self._outputs, values, strict=True)]
 
     def describe(self) -> dict[str, Any]:
+        if self._engine:  # hashed for who asks: a session that only runs needs no digest
+            self._facts, self._engine = self._facts | {"engine": sha256(self._engine)}, b""
         return dict(self._facts)
 
     def close(self) -> None:
@@ -127,9 +134,13 @@ class ProfiledOrtSession(OrtSession):
     """
 
     def __init__(
-        self, session: ort.InferenceSession, facts: dict[str, Any], folder: tempfile.TemporaryDirectory[str]
+        self,
+        session: ort.InferenceSession,
+        facts: dict[str, Any],
+        engine: bytes,
+        folder: tempfile.TemporaryDirectory[str],
     ) -> None:
-        super().__init__(session, facts)
+        super().__init__(session, facts, engine)
         self._folder = folder
 
     def layers(self) -> list[LayerTime]:

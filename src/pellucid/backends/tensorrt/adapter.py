@@ -7,8 +7,10 @@ supports: none was at hand. Source: spec/recipe.md, section 5.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from pellucid.backends.tensorrt import device, graph, options, profiles, session
@@ -89,7 +91,10 @@ class TensorRtBackend:
         parsed = time.monotonic_ns()
         engine = self._serialise(builder, network, config, lines, watch)
         built = time.monotonic_ns()
-        made(engine, inputs)
+        with tempfile.TemporaryDirectory() as scratch:
+            path = Path(scratch) / ENGINE_NAME
+            path.write_bytes(engine)
+            made(path, inputs)
         settings |= {"network_name": network.name, "strongly_typed": True, "profiles": shapes}
         spent = {"parse": parsed - start, "compile": built - parsed}
         return Built(
