@@ -109,3 +109,14 @@ def test_nothing_is_left_to_load_when_a_build_is_recorded(tmp_path):
         "print('LEFT', sorted(set(sys.modules) - before))\n"
     )
     assert said == "LEFT []\n"
+
+
+def test_what_records_a_build_loads_nothing_that_judges_packages_or_checks_ledgers():
+    said = _run(
+        "import sys, pellucid.build.job, pellucid.build.package, pellucid.app.ledger, pellucid.keys.file\n"
+        "import pellucid.core.model_signing, pellucid.indexes.sqlite, pellucid.stores.file\n"
+        "rooms = {'pellucid.core.policy', 'pellucid.core.trust', 'pellucid.core.attestation',\n"
+        "         'pellucid.ledger.fsck', 'importlib.resources', 'importlib.metadata', 'rich'}\n"
+        "print('LOADED', sorted(rooms & set(sys.modules)))"
+    )
+    assert said == "LOADED []\n"

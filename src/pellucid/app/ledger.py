@@ -9,9 +9,10 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from pellucid import __version__, schemes
 from pellucid.app.clock import SystemClock
@@ -21,7 +22,6 @@ from pellucid.core.digest import sha256
 from pellucid.core.entry import Entry, parse_entry
 from pellucid.errors import LedgerHaltedError, NotFoundError, UnavailableError, UsageError
 from pellucid.ledger.epoch import next_epoch
-from pellucid.ledger.fsck import FsckReport, fsck
 from pellucid.ledger.publisher import CHECKPOINT, read_published
 from pellucid.ledger.reader import LedgerReader
 from pellucid.ledger.recorder import (
@@ -36,13 +36,15 @@ from pellucid.ledger.state import State, open_database
 from pellucid.ledger.vault import Vault
 from pellucid.ports import Index, Query, Store
 
+if TYPE_CHECKING:
+    from pellucid.ledger.fsck import FsckReport
+
 WAIT_S: Final = 30.0  # limit: how long a command waits for a running sequencer
 MOMENT_S: Final = 5.0  # limit: how long it waits for what that sequencer may never bring
 NICE: Final = 10  # serving goes first
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(msgspec.Struct, frozen=True):
     """A site's ledger, open for reading. ``close`` it, or use ``contextlib.closing``."""
 
     reader: LedgerReader
@@ -261,8 +263,7 @@ def _wait_for_parent(stop: threading.Event) -> None:
 # -- erasing --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Erased:
+class Erased(msgspec.Struct, frozen=True):
     """Key of the erasure's entry, and of how many calls something was erased under it."""
 
     entry: str
@@ -355,6 +356,8 @@ def check_ledger(folder: Path, vkey: str, origin: str | None) -> FsckReport:
     Raises:
         NotFoundError: A copy without a checkpoint: nothing says what should be there.
     """
+    from pellucid.ledger.fsck import fsck
+
     if origin is None and not (folder / CHECKPOINT).is_file():
         raise NotFoundError(
             f"ledger: expected a checkpoint in {folder}, got none",

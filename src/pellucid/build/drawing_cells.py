@@ -7,8 +7,9 @@ operations of one fused layer share a box. Source: requirement B14.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.build.drawing_graph import Graph, GraphNode
 from pellucid.core.facts import lowest
@@ -19,8 +20,7 @@ _CONTRACTS: Final = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM"
 _TITLE_MAX: Final = 12  # names spelled out in a title
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One line of a box.
 
     Attributes:
@@ -36,8 +36,7 @@ class Row:
     gone: bool = False
 
 
-@dataclass(slots=True)
-class Cell:
+class Cell(msgspec.Struct):
     """One box: an input or output of the graph, one operation or layer, or the operations of a fused layer.
 
     Attributes:
@@ -47,11 +46,10 @@ class Cell:
     kind: str
     rows: list[Row]
     fused: bool = False
-    inner: list[tuple[int, int]] = field(default_factory=list)
+    inner: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Half:
+class Half(msgspec.Struct):
     """One half of the drawing.
 
     Attributes:

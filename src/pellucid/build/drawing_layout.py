@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 GAP: Final = 18.0  # between rows: room for a line's bend
 TAG: Final = 15.0  # further room for a row of tags
@@ -24,8 +25,7 @@ PULL: Final = 0.12  # towards a column's middle, for columns that drift aside be
 SWEEPS: Final = 4  # precedent: orders hardly improve after four
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
+class Sheet(msgspec.Struct, frozen=True):
     """Room there is.
 
     Attributes:
@@ -41,8 +41,7 @@ class Sheet:
     side: float
 
 
-@dataclass(slots=True)
-class Layout:
+class Layout(msgspec.Struct):
     """Where everything lies.
 
     Attributes:
@@ -59,14 +58,13 @@ class Layout:
     tagged: list[tuple[int, int]]
 
 
-@dataclass(slots=True)
-class _Column:
+class _Column(msgspec.Struct):
     """A run of rows with its own order: items are boxes, or, from ``len(sizes)`` on, tracks."""
 
     rows: list[list[int]]
-    links: list[tuple[int, int]] = field(default_factory=list)
-    tracks: dict[tuple[int, int], int] = field(default_factory=dict)
-    x: dict[int, float] = field(default_factory=dict)
+    links: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    tracks: dict[tuple[int, int], int] = msgspec.field(default_factory=dict)
+    x: dict[int, float] = msgspec.field(default_factory=dict)
     width: float = 0.0
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from pellucid.build.drawing_cells import Half
 
 OPERATORS_MAX: Final = 24  # lines of the table; the rest is one line
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """One operator: how often, of which precisions, how many were removed."""
 
     op: str
@@ -21,8 +21,7 @@ class Line:
     gone: int
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True):
     lines: tuple[Line, ...]
     most: int
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from pellucid.build.drawing_cells import ROWS_MAX, Cell, Half, Row
 from pellucid.build.drawing_layout import Layout
@@ -15,8 +17,7 @@ from pellucid.build.drawing_text import escape, fit, number, width_of
 Part = list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(msgspec.Struct, frozen=True):
     """Sizes of boxes and letters.
 
     Attributes:

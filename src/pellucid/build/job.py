@@ -11,9 +11,10 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from pellucid.build import cancel, environment, left
 from pellucid.build.files import read_model, read_plain
@@ -43,8 +44,7 @@ _FINDINGS_MAX: Final = 5  # limit: findings quoted in one error
 FAILED: Final = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class BuildOutcome:
+class BuildOutcome(msgspec.Struct, frozen=True):
     """A build that worked.
 
     Attributes:
@@ -63,8 +63,7 @@ class BuildOutcome:
     entry: str
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """What a build needs besides its recipe.
 
     Attributes:
@@ -80,7 +79,7 @@ class Job:
     progress: Progress = lambda phase: None
     entry: str = left.ENTRY
     meanwhile: Callable[[], None] = lambda: None
-    ahead: list[Opened] = field(default_factory=list)
+    ahead: list[Opened] = msgspec.field(default_factory=list)
 
 
 def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
@@ -209,8 +208,10 @@ def _meanwhile(stages: Stages, graph: Data, job: Job) -> None:
     """While the builder works: hash what it was given, import what the end of the build needs."""
     _hash(stages, graph)
     from pellucid.build import package
+    from pellucid.core import model_signing
 
     assert package
+    assert model_signing
     job.meanwhile()
 
 

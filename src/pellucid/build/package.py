@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.build import label
 from pellucid.build.drawing import draw
@@ -13,17 +14,16 @@ from pellucid.build.drawing_graph import from_json
 from pellucid.build.sbom import make_sbom
 from pellucid.core import canonical
 from pellucid.core.digest import Data, sha256
+from pellucid.core.environment import backend_version
 from pellucid.core.manifest import folder_name, make_manifest
 from pellucid.core.metadata import make_metadata
 from pellucid.core.provenance import BuildFacts, Material, make_provenance
-from pellucid.core.qualification import backend_version
 from pellucid.core.recipe import encode_recipe
 
 ENGINE_FOLDER: Final = "engine/"
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """Everything a build brought together.
 
     Attributes:

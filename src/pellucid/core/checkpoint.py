@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from pellucid.core.merkle.hashing import EMPTY_ROOT
 from pellucid.core.note import open_note, parse_vkey, sign_note
@@ -22,8 +23,7 @@ SIZE_MAX: Final = 2**53 - 1  # limit: sizes stand in canonical JSON too
 _TEXT: Final = re.compile(r"([^\n]{1,256})\n(0|[1-9][0-9]{0,15})\n([A-Za-z0-9+/]{43}=)\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     """A tree head.
 
     Attributes:

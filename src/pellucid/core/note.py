@@ -11,8 +11,9 @@ import binascii
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from pellucid.core.signature import SigningKey, pem_ed25519, raw_ed25519, verify_signature
 from pellucid.errors import FormatError, SignatureError
@@ -24,8 +25,7 @@ _LINE: Final = re.compile(r"— (\S+) ([A-Za-z0-9+/]+={0,2})")
 _VKEY: Final = re.compile(r"([^+]+)\+([0-9a-f]{8})\+([A-Za-z0-9+/]+={0,2})")
 
 
-@dataclass(frozen=True, slots=True)
-class VerifierKey:
+class VerifierKey(msgspec.Struct, frozen=True):
     """A public key with its name.
 
     Attributes:
@@ -41,8 +41,7 @@ class VerifierKey:
     public: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """A note with at least one verified signature.
 
     Attributes:

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from pellucid.core.approval import Approval
+from pellucid.core.environment import backend_version
 from pellucid.core.finding import REFUSE, WARN, Finding, Verdict
 from pellucid.core.policy_document import (
     AUDIT_FIELDS,
@@ -22,7 +23,7 @@ from pellucid.core.policy_document import (
     Policy,
     parse_policy,
 )
-from pellucid.core.qualification import backend_version, differences, matching_qualification
+from pellucid.core.qualification import differences, matching_qualification
 from pellucid.core.trust import TrustedPackage
 from pellucid.core.version import parse_range, parse_version
 

@@ -6,8 +6,9 @@ Source: https://slsa.dev/provenance/v1; requirement P2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.core.digest import parse_digest
 from pellucid.core.statement import SLSA, make_statement
@@ -17,16 +18,14 @@ BUILD_TYPE: Final = "urn:pellucid:build:v1"
 BUILDER_ID: Final = "urn:pellucid:builder:v1"
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
+class Material(msgspec.Struct, frozen=True):
     """Something a build took in or gave out: a name and its digest."""
 
     name: str
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class BuildFacts:
+class BuildFacts(msgspec.Struct, frozen=True):
     """What a provenance says.
 
     Attributes:

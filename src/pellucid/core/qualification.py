@@ -10,16 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pellucid.core.attestation import LABELS, Qualification
+from pellucid.core.environment import backend_version
 from pellucid.core.trust import TrustedPackage
-
-
-def backend_version(environment: Mapping[str, Any]) -> str:
-    """Version of the backend's library, as the environment reports it under the backend's name.
-
-    A hyphen is no character of a key: ``tensorrt-rtx`` reports under ``tensorrt_rtx``.
-    """
-    return str(environment.get(str(environment.get("backend")).replace("-", "_"), ""))
-
 
 _COMPARED: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {
     "backend": lambda env: env.get("backend"),

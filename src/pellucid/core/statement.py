@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.core import canonical
 from pellucid.core.digest import parse_digest
@@ -20,8 +21,7 @@ MODEL_SIGNING: Final = "https://model_signing/signature/v1.0"
 STATEMENT_MAX: Final = 48 * 2**20  # limit: what fits a bundle of the size allowed, in base64
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(msgspec.Struct, frozen=True):
     """A parsed statement.
 
     Attributes:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from pellucid.core.record import Context, decode_record
 from pellucid.errors import FormatError, LedgerHaltedError
@@ -21,12 +22,11 @@ CHUNK: Final = 256 * 1024  # of a segment at once: what a step has no use for is
 PER_SOURCE_MIN: Final = 256  # no writer keeps the others waiting
 
 
-@dataclass(slots=True)
-class Gathered:
+class Gathered(msgspec.Struct):
     """Records of one step, in the order that becomes the ledger's."""
 
-    ranges: list[Range] = field(default_factory=list)
-    records: list[tuple[str, bytes, str]] = field(default_factory=list)  # source, payload, place
+    ranges: list[Range] = msgspec.field(default_factory=list)
+    records: list[tuple[str, bytes, str]] = msgspec.field(default_factory=list)  # source, payload, place
     entries: int = 0
 
     def take(

@@ -18,9 +18,10 @@ import re
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from pellucid.errors import (
     DiskFullError,
@@ -43,8 +44,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SCARCE: Final = (errno.EMFILE, errno.ENFILE)  # a crowd of clients may take all descriptors for a while
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentHead:
+class SegmentHead(msgspec.Struct, frozen=True):
     """Who wrote a segment, its number, and where its frames begin."""
 
     source: str

@@ -13,9 +13,10 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.core import canonical
 from pellucid.core.record import Batch, Call, Context, encode_record
@@ -32,8 +33,7 @@ AHEAD: Final = 2 * 2**20  # and of disk space beside, for what comes between two
 _TEND_S: Final = 0.25  # how often the flusher looks at rotation, backlog and the board
 
 
-@dataclass(frozen=True, slots=True)
-class RecorderLimits:
+class RecorderLimits(msgspec.Struct, frozen=True):
     """Limits and intervals, from the configuration's ledger section."""
 
     flush_s: float = 0.02

@@ -23,9 +23,10 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
+
+import msgspec
 
 from pellucid.errors import LedgerHaltedError, UnavailableError
 from pellucid.ledger.board import sync_folder
@@ -68,8 +69,7 @@ class Lock:
         os.close(self._fd)
 
 
-@dataclass(slots=True)
-class _Opened:
+class _Opened(msgspec.Struct):
     """What a step works with; thrown away and made again after any failure."""
 
     publisher: Publisher
@@ -79,8 +79,7 @@ class _Opened:
     eraser: Eraser
 
 
-@dataclass(slots=True)
-class Sequencer:
+class Sequencer(msgspec.Struct):
     """Integrates what recorders append.
 
     Args:
@@ -103,7 +102,7 @@ class Sequencer:
     vault: Vault
     signer: Signer
     clock: Clock
-    followers: Mapping[str, Follower] = field(default_factory=dict)
+    followers: Mapping[str, Follower] = msgspec.field(default_factory=dict)
     feeders: Sequence[Feeder] = ()
     interval_s: float = 0.25
     entries_max: int = ENTRIES_MAX

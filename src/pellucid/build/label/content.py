@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
+
+import msgspec
 
 NOT_MEASURED: Final = "not measured"
 ROWS_MAX: Final = 150  # limit: rows of one table; the documents hold the rest
 PLOTTED_MAX: Final = 40  # limit: rows of one plot
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """Rows under named columns.
 
     Attributes:
@@ -28,8 +28,7 @@ class Table:
     rest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(msgspec.Struct, frozen=True):
     """An SVG element made here, never one from outside; what it shows stands in a table as well."""
 
     svg: str
@@ -37,8 +36,7 @@ class Figure:
     wide: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """A heading and what stands under it.
 
     Attributes:

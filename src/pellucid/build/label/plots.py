@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from pellucid.build.drawing_text import escape, fit, number, width_of
 
@@ -24,8 +25,7 @@ _DECADES_MAX: Final = 9  # of a logarithmic axis: what is smaller lies at its le
 Scale = Callable[[float], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(msgspec.Struct, frozen=True):
     """One row.
 
     Attributes:

@@ -22,7 +22,7 @@ from pellucid.build.label.content import (
     told,
 )
 from pellucid.build.label.plots import Bar, bars
-from pellucid.core.qualification import backend_version
+from pellucid.core.environment import backend_version
 
 _LEVELS: Final = {"portable": "same bits on machines of one kind", "native": "same bits on one machine"}
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
