@@ -155,6 +155,7 @@ class Built(msgspec.Struct, frozen=True):
         options: Every setting as read back, JSON of the canonical profile.
         facts: JSON of the canonical profile; keys as in spec/package.md, section 'facts.json'.
         inputs, outputs: Tensors of the engine; ``-1`` is variable.
+        session: The engine opened as it is served, where reading the facts took that.
     """
 
     engine: bytes
@@ -164,6 +165,7 @@ class Built(msgspec.Struct, frozen=True):
     facts: dict[str, Any]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    session: Session | None = None
 
 
 class PreflightFinding(msgspec.Struct, frozen=True):

@@ -18,8 +18,10 @@ from pellucid.build.task import BackendFor
 from pellucid.build.twice import twice
 from pellucid.core.tensor import Tensor, TensorSpec, datatype, element_count, join_bytes_elements
 from pellucid.errors import BuildError, DeviceUnavailableError, FormatError, RecipeError
+from pellucid.ports import Session
 
 BYTES_MAX: Final = 2**28  # limit: inputs of all golden cases, which stand in the package
+Case = tuple[int, list[Tensor]]  # bucket, or 0 for a model's own fixed shape, and a batch
 _FLOATS: Final = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
 
 _ARRAYS: Final = {
@@ -61,13 +63,13 @@ def tuned(specs: Sequence[TensorSpec], profiles: Sequence[Mapping[str, Any]]) ->
 
 def draw(
     specs: Sequence[TensorSpec], buckets: Sequence[int], *, count: int, seed: int, bytes_max: float = math.inf
-) -> list[tuple[int, list[Tensor]]]:
+) -> list[Case]:
     """``count`` batches for each bucket (bucket 0: the model's own fixed shape), as far as they fit.
 
     Batches beyond ``bytes_max`` in all are left out.
     """
     generator = np.random.default_rng(seed)
-    cases: list[tuple[int, list[Tensor]]] = []
+    cases: list[Case] = []
     left = bytes_max
     for bucket in [bucket for bucket in buckets or [0] for _ in range(count)]:
         left -= batch_bytes(specs, bucket)
@@ -84,9 +86,7 @@ def batch_bytes(specs: Sequence[TensorSpec], bucket: int) -> int:
     return sum(math.prod(shape) * size for shape, size in zip(shapes, sizes, strict=True))
 
 
-def from_arrays(
-    specs: Sequence[TensorSpec], buckets: Sequence[int], arrays: Mapping[str, Any]
-) -> list[tuple[int, list[Tensor]]]:
+def from_arrays(specs: Sequence[TensorSpec], buckets: Sequence[int], arrays: Mapping[str, Any]) -> list[Case]:
     """One batch for each bucket, its rows taken from named arrays, again and again.
 
     Raises:
@@ -131,31 +131,43 @@ def record(request: Mapping[str, Any], backend_for: BackendFor) -> tuple[dict[st
         BuilderCrashedError: A process died.
     """
     recipe = request["recipe"]
-    cases = _cases(recipe, request["inputs"], request["files"])
-    if not cases:
-        reason = f"inputs: expected at most {BYTES_MAX:,} bytes for a drawn batch, got more"
-        return without_cases(reason)
+    drawn = cases(request)
+    if not drawn:
+        return nothing_drawn()
     backend, engine = backend_for(recipe["backend"]), request["engine"]
-
-    def run() -> dict[str, Any]:
-        session = backend.open(engine, recipe)
-        return {"outputs": [pack_tensors(session.infer(batch)) for _, batch in cases]}
-
     try:
-        first, second = twice(run, at_once=request["at_once"])
+        first, second = twice(
+            lambda: {"outputs": outputs_of(backend.open(engine, recipe), drawn)}, at_once=request["at_once"]
+        )
     except DeviceUnavailableError as error:
         return without_cases(error.message)
-    for (bucket, _), outputs in zip(cases, first["outputs"], strict=True):
+    return compare(recipe, drawn, first["outputs"], second["outputs"])
+
+
+def outputs_of(session: Session, drawn: Sequence[Case]) -> list[Any]:
+    """What a session answers to every case, as a message's value."""
+    return [pack_tensors(session.infer(batch)) for _, batch in drawn]
+
+
+def compare(
+    recipe: Mapping[str, Any], drawn: Sequence[Case], first: Sequence[Any], second: Sequence[Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """The golden document of what two processes answered: the cases whose bits repeat.
+
+    Raises:
+        BuildError: An output has not a row for each row that went in.
+    """
+    for (bucket, _), outputs in zip(drawn, first, strict=True):
         _verify_rows(bucket, unpack_tensors(outputs))
     kept = [
         {"bucket": bucket, "inputs": _texts(batch), "outputs": _texts(unpack_tensors(outputs))}
-        for (bucket, batch), outputs, again in zip(cases, first["outputs"], second["outputs"], strict=True)
+        for (bucket, batch), outputs, again in zip(drawn, first, second, strict=True)
         if outputs == again
     ]
     notes = []
-    if left_out := len(cases) - len(kept):
-        notes.append(f"golden: {left_out} of {len(cases)} cases do not repeat and are left out")
-    if lost := sorted(set(recipe["buckets"]) - {bucket for bucket, _ in cases}):
+    if left_out := len(drawn) - len(kept):
+        notes.append(f"golden: {left_out} of {len(drawn)} cases do not repeat and are left out")
+    if lost := sorted(set(recipe["buckets"]) - {bucket for bucket, _ in drawn}):
         notes.append(f"golden: no case for buckets {lost}: inputs of all cases would be too large")
     return {"cases": kept}, notes
 
@@ -170,15 +182,24 @@ def _verify_rows(bucket: int, outputs: Sequence[Tensor]) -> None:
             )
 
 
+def nothing_drawn() -> tuple[dict[str, Any], list[str]]:
+    """The document where not even one batch may be drawn."""
+    return without_cases(f"inputs: expected at most {BYTES_MAX:,} bytes for a drawn batch, got more")
+
+
 def without_cases(reason: str) -> tuple[dict[str, Any], list[str]]:
     """A document that says why it holds none."""
     return {"cases": [], "reason": reason}, [f"golden: no case recorded: {reason}"]
 
 
-def _cases(
-    recipe: Mapping[str, Any], inputs: Sequence[Any], files: Mapping[str, bytes]
-) -> list[tuple[int, list[Tensor]]]:
-    given = [TensorSpec(name, kind, tuple(shape)) for name, kind, shape in inputs]
+def cases(request: Mapping[str, Any]) -> list[Case]:
+    """Batches that a recipe wants run: its own, or drawn; the same ones each time.
+
+    Raises:
+        RecipeError: The recipe's own inputs do not hold.
+    """
+    recipe, files = request["recipe"], request["files"]
+    given = [TensorSpec(name, kind, tuple(shape)) for name, kind, shape in request["inputs"]]
     specs = tuned(given, recipe.get("profiles") or ())
     if "golden" in files:
         try:

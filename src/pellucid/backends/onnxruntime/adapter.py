@@ -74,25 +74,23 @@ class OnnxRuntimeBackend:
             del session
             engine = path.read_bytes()
             made(path, inputs)
-            placed, reload_ns = self._placements(engine, recipe)
+            opened, placed, reload_ns = self._reopened(engine, recipe)
         lines.verify()
         facts = self._facts(model, engine, placed, lines)
         facts["phases_ns"] = {"optimise": optimise_ns, "reload": reload_ns}
-        return Built(engine, ENGINE_NAME, model, settings, facts, inputs, outputs)
+        return Built(engine, ENGINE_NAME, model, settings, facts, inputs, outputs, opened)
 
-    def _placements(self, engine: bytes, recipe: Mapping[str, Any]) -> tuple[dict[str, str], int]:
-        """Provider of each engine node, as the level it is served at assigns them."""
+    def _reopened(self, engine: bytes, recipe: Mapping[str, Any]) -> tuple[OrtSession, dict[str, str], int]:
+        """The engine as it is served, and the provider of each of its nodes."""
         level = options.SERVE_LEVELS[recipe["serve_level"]]
         made = options.make_options(level, recipe["threads"], severity=0)
         session, spent = _timed_session(engine, made)
-        options.verify_settings(
-            options.wanted(level, recipe["threads"]), options.read_back(session), "served"
-        )
-        return {
+        placed = {
             node.name: part.ep_name
             for part in session.get_provider_graph_assignment_info()
             for node in part.get_nodes()
-        }, spent
+        }
+        return _verified(session, engine, level, recipe["threads"], "served"), placed, spent
 
     def _facts(self, model: bytes, engine: bytes, placed: Mapping[str, str], lines: Log) -> dict[str, Any]:
         from pellucid.backends.onnxruntime import graph  # needs onnx, which no one who serves needs
@@ -146,8 +144,14 @@ class OnnxRuntimeBackend:
 def open_at(model: bytes, level: int, threads: int) -> OrtSession:
     """Session of a graph at an optimisation level, its settings read back."""
     session, _ = _timed_session(model, options.make_options(level, threads, severity=_WARNING))
+    return _verified(session, model, level, threads, "read back")
+
+
+def _verified(
+    session: ort.InferenceSession, model: bytes, level: int, threads: int, source: str
+) -> OrtSession:
     settings = options.read_back(session)
-    options.verify_settings(options.wanted(level, threads), settings, "read back")
+    options.verify_settings(options.wanted(level, threads), settings, source)
     facts = {
         "backend": "onnxruntime",
         "version": ort.__version__,
