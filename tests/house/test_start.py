@@ -38,13 +38,15 @@ def test_a_command_ends_without_a_search_for_cycles_and_with_all_that_is_to_happ
     assert "FINALISED" in said
 
 
-def test_a_process_of_a_build_hears_what_it_is_to_do_before_it_loads_a_library():
+@pytest.mark.parametrize("base", [BASE, "pellucid.app.processes, pellucid.build.isolated_engine"])
+def test_a_process_hears_what_it_is_to_do_before_it_loads_a_library(base):
     said = _run(
-        f"import sys, {BASE}\n"
+        f"import sys, {base}\n"
         "slow = {'numpy', 'onnx', 'onnxruntime', 'tensorrt_rtx', 'google', 'yaml', 'cryptography', 'click'}\n"
         "rare = {'dataclasses', 'subprocess', 'tempfile', 'shutil', 'random', 'json', 'email', 'http',\n"
         "        'asyncio', 'logging', 'importlib.metadata', 'importlib.resources'}\n"
-        "rooms = {'pellucid.build.child', 'pellucid.build.stages', 'pellucid.build.job', 'pellucid.config'}\n"
+        "rooms = {'pellucid.build.child', 'pellucid.build.stages', 'pellucid.build.job', 'pellucid.config',\n"
+        "         'pellucid.core.recipe'}\n"
         "print('LOADED', sorted((slow | rare | rooms) & set(sys.modules)))"
     )
     assert said == "LOADED []\n"

@@ -41,7 +41,7 @@ def worker_main() -> None:
 def isolated_main() -> None:
     """Entry point of a process that runs one engine for one request."""
     gc.set_threshold(_COLLECTED_EVERY)
-    from pellucid.build.isolated import main
+    from pellucid.build.isolated_engine import main
 
     _exit(main(backend_for))
 

@@ -1,30 +1,23 @@
-"""Engines in processes of their own, thrown away after: for qualification and replay.
+"""Engines in processes of their own, thrown away after: for qualification and replay; the caller's side.
 
 The child gets the engine's bytes over a pipe, never a path, and a person's inputs touch no disk.
 """
 
 from __future__ import annotations
 
-import resource
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pellucid.build.child import run_child
-from pellucid.build.frame import pack_tensors, read_frame, unpack_tensors, write_frame
-from pellucid.build.guarded import guarded, unguarded
-from pellucid.build.limits import limit_self
-from pellucid.build.worker import take_streams
-from pellucid.core.recipe import DEFAULT_LIMITS
+from pellucid.build.frame import pack_tensors, unpack_tensors
+from pellucid.build.guarded import unguarded
 from pellucid.core.tensor import Tensor
 from pellucid.errors import BuildCancelledError, BuilderCrashedError
-from pellucid.ports import Backend, IsolatedRun
+from pellucid.ports import IsolatedRun
 
-_WARMUP: Final = 5  # precedent: first runs plan memory
-_TIMES_MIN: Final = 20  # limit: fewer say nothing about a tail
 ENTRY: Final = "from pellucid.app.processes import isolated_main; isolated_main()"
 
 
@@ -109,50 +102,3 @@ class ChildIsolated:
                 hint=ended.stderr.decode("utf-8", "replace").strip()[-300:],
             )
         return unguarded(ended.frames[0])
-
-
-def main(backend_for: Callable[[str], Backend]) -> int:
-    """The child's side: one request on stdin, one answer on stdout."""
-    requests, frames = take_streams()
-    request = read_frame(requests)
-    if not isinstance(request, dict):
-        return 2
-    limit_self(DEFAULT_LIMITS | request["recipe"].get("limits", {}))
-    write_frame(frames, guarded(lambda: _answer(backend_for(request["backend"]), request)))
-    return 0
-
-
-def _answer(backend: Backend, request: dict[str, Any]) -> dict[str, Any]:
-    session = backend.open(request["engine"], request["recipe"])
-    batches = [unpack_tensors(batch) for batch in request["batches"]]
-    reply: dict[str, Any] = {"environment": backend.environment(), "describe": session.describe()}
-    if request["repeats"]:
-        reply["measured"] = [
-            _timed(session.infer, batch, request["repeats"], request["budget_ns"]) for batch in batches
-        ]
-    else:
-        reply["outputs"] = [pack_tensors(session.infer(batch)) for batch in batches]
-    session.close()
-    return reply
-
-
-def _timed(
-    infer: Callable[[list[Tensor]], Any], batch: list[Tensor], repeats: int, budget_ns: int
-) -> list[Any]:
-    for _ in range(_WARMUP):
-        infer(batch)
-    times: list[int] = []
-    began = time.perf_counter_ns()
-    while len(times) < repeats:
-        start = time.perf_counter_ns()
-        infer(batch)
-        times.append(time.perf_counter_ns() - start)
-        if len(times) >= _TIMES_MIN and time.perf_counter_ns() - began > budget_ns:
-            break
-    rss = _rss()
-    return [times, rss, max(rss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)]
-
-
-def _rss() -> int:
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    return int(pages) * resource.getpagesize()
