@@ -73,6 +73,7 @@ def test_a_process_of_a_build_seldom_looks_for_cycles_while_its_libraries_load()
     [
         "pellucid.build.prepare", "pellucid.build.judge", "pellucid.build.golden", "pellucid.build.preflight",
         "pellucid.backends.onnxruntime.adapter", "pellucid.backends.tensorrt.adapter",
+        "pellucid.build.precision_half", "pellucid.build.precision_int8",
     ],
 )  # fmt: skip
 def test_no_process_of_a_build_makes_the_class_of_a_dataclass(module):

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -31,8 +31,7 @@ _HALF: Final = 0.5  # how many values an empty step counts as
 _REFUSALS: Final = (RuntimeError, ValueError)
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(msgspec.Struct, frozen=True):
     """Smallest and largest value that a tensor's integers shall stand for, as binary32."""
 
     low: Any

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import onnx
 
@@ -34,8 +34,7 @@ _ARRAYS: Final = {
 _DTYPES: Final = dict(_ARRAYS.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True):
     """Rows to calibrate with.
 
     Attributes:

@@ -8,9 +8,9 @@ what is too small to its smallest number and cuts what is too large. Too large i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
@@ -23,8 +23,7 @@ from pellucid.errors import PrecisionError
 _NAMED_MAX: Final = 5  # limit: tensors named in one error
 
 
-@dataclass(frozen=True, slots=True)
-class Half:
+class Half(msgspec.Struct, frozen=True):
     """A 16-bit form.
 
     Attributes:
@@ -61,8 +60,7 @@ BF16: Final = Half(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Halved:
+class Halved(msgspec.Struct, frozen=True):
     """A graph in 16 bits, and what became of its numbers.
 
     Attributes:

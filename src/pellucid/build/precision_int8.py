@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -47,8 +47,7 @@ OPSET_MIN: Final = 13  # DequantizeLinear has an axis from here on
 _REFUSALS: Final = (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError)
 
 
-@dataclass(frozen=True, slots=True)
-class Int8:
+class Int8(msgspec.Struct, frozen=True):
     """A quantised graph and its documents.
 
     Attributes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.core import canonical
 from pellucid.core.digest import format_digest, parse_digest
@@ -92,16 +93,14 @@ def samples_digest(digests: Sequence[str]) -> str:
 # -- manifest.json --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """One chosen row: its 0-based index in the data file, and its row digest."""
 
     index: int
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationSet:
+class CalibrationSet(msgspec.Struct, frozen=True):
     """What the package says of its calibration set.
 
     Attributes:

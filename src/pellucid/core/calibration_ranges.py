@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from pellucid.core import canonical
 from pellucid.core.calibration import DOCUMENT_BYTES_MAX, RANGES_PATH, closed
@@ -67,8 +68,7 @@ def _rounded(value: float) -> float:
     return number
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRange:
+class TensorRange(msgspec.Struct, frozen=True):
     """Range of one tensor; tuples have one item, or one a channel of ``axis``.
 
     Attributes:
@@ -86,8 +86,7 @@ class TensorRange:
     zero_point: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(msgspec.Struct, frozen=True):
     """A calibration artefact.
 
     Attributes:
@@ -221,8 +220,7 @@ def differences(found: Ranges, expected: Mapping[str, Any], method: str) -> list
 # -- changes --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RangeChange:
+class RangeChange(msgspec.Struct, frozen=True):
     """How one tensor's range moved between two artefacts.
 
     Attributes:
