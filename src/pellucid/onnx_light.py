@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     import onnx
 
 _PACKAGE: Final = "onnx"
+_LARGE: Final = 2**20  # below, reading all costs less than looking for what to leave out
+_WEIGHT_MIN: Final = 2**16
+_WEIGHTS: Final = (7, 5, 9)  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
+_LENGTH: Final = 2
+_FIXED: Final = {1: 8, 5: 4}  # wire type -> bytes
 
 
 def _part(name: str, suffixes: list[str]) -> ModuleType:
@@ -56,6 +61,76 @@ def parse(raw: bytes) -> onnx.ModelProto:
     """
     model: onnx.ModelProto = ModelProto.FromString(raw)
     return model
+
+
+def parse_structure(raw: bytes) -> tuple[onnx.ModelProto, int]:
+    """Message of an ONNX file's bytes without its large weights, and how many bytes those take.
+
+    Weights are nearly all of a large file, and a reader of its structure would copy them for nothing.
+
+    Raises:
+        google.protobuf.message.DecodeError: They are none.
+    """
+    if len(raw) < _LARGE:
+        return parse(raw), 0
+    try:
+        light, dropped = _without(memoryview(raw), _WEIGHTS)
+    except (ValueError, LookupError):  # not as protobuf writes it: the library says what is wrong
+        return parse(raw), 0
+    return parse(light), dropped
+
+
+def _without(message: memoryview, path: tuple[int, ...]) -> tuple[bytes, int]:
+    """A message without the large fields at the end of a path of field numbers."""
+    pieces: list[bytes | memoryview] = []
+    kept, dropped, at = 0, 0, 0
+    while at < len(message):
+        start = at
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == _LENGTH:
+            size, at = _varint(message, at)
+            inner, at = at, at + size
+            if at > len(message):
+                raise ValueError("protobuf: expected a field inside its message, got a longer one")
+            if tag >> 3 != path[0] or size < _WEIGHT_MIN:
+                continue
+            if len(path) == 1:
+                pieces.append(message[kept:start])
+                kept, dropped = at, dropped + at - start
+                continue
+            rest, gone = _without(message[inner:at], path[1:])
+            if gone:
+                pieces += [message[kept:start], _as_varint(tag), _as_varint(len(rest)), rest]
+                kept, dropped = at, dropped + gone
+        elif kind == 0:
+            _, at = _varint(message, at)
+        else:
+            at += _FIXED[kind]
+    pieces.append(message[kept:])
+    return b"".join(pieces), dropped
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("protobuf: expected a number of 64 bits, got a longer one")
+
+
+def _as_varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
 
 
 def check(model: onnx.ModelProto) -> None:

@@ -8,6 +8,8 @@ import sys
 import onnx
 import pytest
 from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pellucid import onnx_light
 from pellucid.testing.models import MODELS
@@ -74,3 +76,65 @@ def test_errors_are_the_packages_own() -> None:
     with pytest.raises(DecodeError):
         onnx_light.parse(b"\xff\xff\xff")
     assert onnx_light.opset_version() == onnx.defs.onnx_opset_version()
+
+
+# -- structure without large weights --------------------------------------------------------------
+
+
+def weighty(sizes: list[int], nodes: int = 3) -> onnx.ModelProto:
+    """A model whose weights take so many bytes; names, values and inner graphs like any other's."""
+    model = onnx_light.parse(MODELS["credit_like"]())
+    for number, size in enumerate(sizes):
+        tensor = model.graph.initializer.add()
+        tensor.name, tensor.data_type = f"w{number}", onnx.TensorProto.UINT8
+        tensor.dims.append(size)
+        tensor.raw_data = bytes([number]) * size
+    for number in range(nodes):
+        node = model.graph.node.add()
+        node.op_type, node.name = "Constant", f"n{number}"
+        node.attribute.append(onnx.helper.make_attribute("value_int", number))
+    return model
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 127, 128, 2**16 - 1, 2**16, 2**16 + 1, 2**20]), max_size=5),
+    st.booleans(),
+)
+@settings(max_examples=60)
+def test_a_structure_is_the_model_without_its_large_weights(sizes: list[int], padded: bool) -> None:
+    model = weighty(sizes)
+    if padded:  # an unknown field, as a later version of the format would bring it
+        model.MergeFromString(b"\xfa\x07" + bytes([0x80, 0x80, 0x40]) + bytes(2**20))
+    raw = model.SerializeToString(deterministic=True)
+    light, dropped = onnx_light.parse_structure(raw)
+    expected = onnx_light.parse(raw)
+    gone = 0
+    for tensor in expected.graph.initializer:
+        if len(tensor.raw_data) >= 2**16 and len(raw) >= 2**20:
+            before = tensor.ByteSize()
+            tensor.ClearField("raw_data")
+            gone += before - tensor.ByteSize()
+    assert light == expected
+    assert dropped == gone
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_spoiled_bytes_end_as_with_the_library(data: st.DataObject) -> None:
+    """What is cut or changed is refused as the whole reader refuses it, or read with the same names."""
+    raw = bytearray(weighty([2**16, 2**20]).SerializeToString(deterministic=True))
+    head = list(range(3000)) + [len(raw) - 1 - n for n in range(200)]
+    for _ in range(data.draw(st.integers(0, 3))):
+        raw[data.draw(st.sampled_from(head))] = data.draw(st.integers(0, 255))
+    spoiled = bytes(raw[: data.draw(st.sampled_from([len(raw), 2**20, 2**20 + 9, len(raw) - 1]))])
+    try:
+        whole = onnx_light.parse(spoiled)
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            onnx_light.parse_structure(spoiled)
+        return
+    light, _ = onnx_light.parse_structure(spoiled)
+    for model in (whole, light):
+        for tensor in model.graph.initializer:
+            tensor.ClearField("raw_data")
+    assert light == whole

@@ -68,11 +68,11 @@ def read(raw: bytes) -> Read:
         ParseError: Not ONNX.
     """
     try:
-        model = onnx_light.parse(raw)
+        model, dropped = onnx_light.parse_structure(raw)
     except DecodeError as error:
         raise ParseError(f"engine: expected ONNX, got {error!s:.200}") from error
     initializers = tuple(t.name for t in model.graph.initializer)
-    weights = sum(_lightened(t) for t in model.graph.initializer)
+    weights = dropped + sum(_lightened(t) for t in model.graph.initializer)
     nodes = tuple(
         Node(n.name or _made_up(n), n.op_type, n.domain, tuple(n.input), tuple(n.output))
         for n in model.graph.node

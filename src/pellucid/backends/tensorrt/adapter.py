@@ -68,7 +68,7 @@ class TensorRtBackend:
             BuildError: A setting did not hold, the builder gave up, or the log lost a message.
         """
         library, trt = self._library, self._library.trt
-        source = graph.read(model)
+        source = graph.read(model, weights=False)
         graph.verify_no_double(source)
         if not library.features.cross_target:
             device.require(recipe["target"], "target", f"since {library.backend} builds for the GPU at hand")

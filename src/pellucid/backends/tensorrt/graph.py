@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from pellucid import onnx_light
 from pellucid.core.tensor import TensorSpec
 from pellucid.errors import ParseError, PrecisionError
-from pellucid.onnx_light import ModelProto, TensorProto
+from pellucid.onnx_light import TensorProto
 
 if TYPE_CHECKING:
     import onnx
@@ -27,8 +28,11 @@ SHAPES_HINT: Final = "make them constants at export, or build with onnxruntime"
 DOUBLE_HINT: Final = "TensorRT computes FP64 as FP32 without a word: export the model in FP32"
 
 
-def read(model: bytes) -> onnx.ModelProto:
+def read(model: bytes, *, weights: bool = True) -> onnx.ModelProto:
     """Graph of ONNX bytes; the library itself takes an empty file for a model.
+
+    Args:
+        weights: Large ones too; a builder's facts need none.
 
     Raises:
         ParseError: Empty, or not ONNX.
@@ -38,7 +42,7 @@ def read(model: bytes) -> onnx.ModelProto:
             "model: expected ONNX, got an empty file", hint="the export or the copy failed: do it again"
         )
     try:
-        return ModelProto.FromString(model)
+        return onnx_light.parse(model) if weights else onnx_light.parse_structure(model)[0]
     except DecodeError as error:
         raise ParseError(f"model: expected ONNX, got {error!s:.200}") from error
 
