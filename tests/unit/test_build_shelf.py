@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pellucid.build.shelf import Shelf
+from pellucid.build.shelf import Shelf, early
 from pellucid.core.digest import sha256
 
 MANY = bytes(range(256)) * 1000
@@ -77,6 +77,54 @@ def test_a_package_gets_the_very_file(left: Path, tmp_path: Path) -> None:
     shelf = Shelf()
     shelf.write(tmp_path / "package", shelf.take(left))
     assert (tmp_path / "package").samefile(left)
+
+
+def test_a_file_with_a_second_name_is_copied(left: Path, tmp_path: Path) -> None:
+    """One in a package would be refused, and could be written to by its other name."""
+    shelf = Shelf()
+    data = shelf.take(left)
+    for name in ("one", "two"):
+        shelf.write(tmp_path / name, data)
+    assert not (tmp_path / "two").samefile(left)
+    assert (tmp_path / "two").read_bytes() == MANY
+
+
+def test_bytes_whose_file_was_removed_are_written(left: Path, tmp_path: Path) -> None:
+    shelf = Shelf()
+    data = shelf.take(left)
+    left.unlink()
+    shelf.write(tmp_path / "package", data)
+    assert (tmp_path / "package").read_bytes() == MANY
+
+
+def test_what_was_given_early_holds_until_it_changes(left: Path) -> None:
+    given = early(left)
+    assert given.digest == sha256(MANY)
+    assert given.holds(left)
+    left.write_bytes(MANY[1:])
+    assert not given.holds(left)
+
+
+def test_another_file_of_the_same_bytes_is_not_the_one_that_was_given(left: Path) -> None:
+    given = early(left)
+    other = left.with_name("other")
+    other.write_bytes(MANY)
+    other.replace(left)
+    assert not given.holds(left)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_plain_file_is_neither_waited_for_nor_taken(left: Path, kind: str) -> None:
+    path = left.with_name(kind)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(left)
+    for taken in (early, Shelf().take):
+        with pytest.raises(OSError, match=r"plain file|symbolic"):
+            taken(path)
 
 
 @pytest.mark.parametrize("reason", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP])

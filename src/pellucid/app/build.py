@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,8 +86,9 @@ def build(
             with Spans(recipe_path) as spans:
                 return run_build(recipe_path, job)
         finally:
-            for child in ahead:
-                child.abandon()
+            with ExitStack() as left_over:  # each, also when one of them fails
+                for child in ahead:
+                    left_over.callback(child.abandon)
 
 
 def _find_libraries() -> None:

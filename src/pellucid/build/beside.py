@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pellucid.build.frame import read_frame, write_frame
@@ -35,7 +36,7 @@ class Beside:
 
     def ask(self, request: Any) -> None:
         """Let it begin."""
-        with self._asked:
+        with suppress(BrokenPipeError), self._asked:  # it has died: ``answer`` says how
             write_frame(self._asked, request)
 
     def answer(self) -> dict[str, Any]:

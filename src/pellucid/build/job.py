@@ -105,23 +105,23 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
     except (GateError, LimitError) as error:
         raise _failed(error, recipe, written, stages, started, folder, job) from error
     meaning = read_meaning(inputs["meaning"], folder) if "meaning" in inputs else {}
-    try:
-        with stages:
-            made = _make(recipe, meaning, inputs, stages, started, folder, job)
-            from pellucid.build.package import assemble
-
-            name, files = assemble(made)
-            cancel.current().verify()
-            target = _write(job.out, name, files, stages.shelf)
-    except PellucidError as error:
-        raise _failed(error, recipe, written, stages, started, folder, job) from error
-    except MemoryError as error:
-        refused = BuildError("build: expected to have the memory it needs, got none left")
-        raise _failed(refused, recipe, written, stages, started, folder, job) from error
-    except OSError as error:
-        raise _failed(_of_system(error), recipe, written, stages, started, folder, job) from error
     with ExitStack() as undone:
-        undone.callback(shutil.rmtree, target, ignore_errors=True)  # no package without its entry
+        try:
+            with stages:
+                made = _make(recipe, meaning, inputs, stages, started, folder, job)
+                from pellucid.build.package import assemble
+
+                name, files = assemble(made)
+                cancel.current().verify()
+                target = _write(job.out, name, files, stages.shelf)
+                undone.callback(shutil.rmtree, target, ignore_errors=True)  # no package without its entry
+        except PellucidError as error:
+            raise _failed(error, recipe, written, stages, started, folder, job) from error
+        except MemoryError as error:
+            refused = BuildError("build: expected to have the memory it needs, got none left")
+            raise _failed(refused, recipe, written, stages, started, folder, job) from error
+        except OSError as error:
+            raise _failed(_of_system(error), recipe, written, stages, started, folder, job) from error
         outcome = _record(recipe, written, target, files, made, job)
         undone.pop_all()
     return outcome

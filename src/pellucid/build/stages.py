@@ -14,13 +14,14 @@ from pellucid.build import left, places
 from pellucid.build.child import Child, Ended, start_child
 from pellucid.build.guarded import unguarded
 from pellucid.build.hashed import Hashed
-from pellucid.build.shelf import Shelf
+from pellucid.build.shelf import Early, Shelf, early
 from pellucid.core.digest import Data
 from pellucid.errors import BuildCancelledError, BuilderCrashedError
 
 Progress = Callable[[str], None]
 STEP: Final = "build: "  # begins what is said of a builder's step; anything else is a phase
 _FILES: Final = ("engine", "compiled", "source")
+_OWED: Final = {"prepare": "compiled", "compile": "engine"}  # stage -> file without which it gave nothing
 _SHELVED: Final = ("model", "compiled", "source", "engine")  # go to a child by the name of their file
 
 
@@ -50,7 +51,7 @@ class Ears:
 
     def hear(self, frame: Mapping[str, Any]) -> None:
         if "given" in frame:
-            with suppress(OSError):  # it is looked for again at the child's end, and missed then
+            with suppress(OSError):  # it is looked for again at the child's end
                 self.given(str(frame["given"]))
         else:
             self._progress(_words(frame))
@@ -115,10 +116,10 @@ class Stages(msgspec.Struct):
 
     def __exit__(self, *_: object) -> None:
         """End children that were opened and never asked, and remove what nobody kept."""
-        with ExitStack() as left_over:
+        with ExitStack() as left_over:  # also when one of them fails
             left_over.callback(self.shelf.close)
             while self._opened:
-                self._opened.popitem()[1].abandon()
+                left_over.callback(self._opened.popitem()[1].abandon)
 
     def open(self, stage: str) -> None:
         """Start a stage's child, which loads what it needs and waits; ``run`` asks it."""
@@ -135,38 +136,52 @@ class Stages(msgspec.Struct):
             meanwhile: Called once the child works.
 
         Raises:
-            BuilderCrashedError: It died, by signal or by time.
+            BuilderCrashedError: It died, by signal or by time, or left another file than it gave, or none.
             BuildCancelledError: Somebody asked for the end.
             PellucidError: What the child raised.
         """
         if stage not in self._opened:
             self.open(stage)
+        # a full disk is met here, where the child is still one of those that are ended
+        shelved = {name: str(self.shelf.put(request[name])) for name in _SHELVED if name in request}
+        asked = {name: value for name, value in request.items() if name not in _SHELVED}
         opened = self._opened.pop(stage)
         self.shelf.adopt(opened.scratch)
-        asked = {name: value for name, value in request.items() if name not in _SHELVED}
-        asked["shelved"] = {name: str(self.shelf.put(request[name])) for name in _SHELVED if name in request}
-        files: dict[str, Data] = {}
-        opened.ears.given = lambda name: files.update(self._given(opened.folder, name))
-        ended = opened.child.finish(asked, self.recipe["limits"]["timeout_s"], meanwhile)
+        given: dict[str, Early] = {}
+        opened.ears.given = lambda name: given.update(_early(opened.folder, name))
+        timeout_s = self.recipe["limits"]["timeout_s"]
+        ended = opened.child.finish(asked | {"shelved": shelved}, timeout_s, meanwhile)
         folder, place = opened.folder, Path(opened.scratch.name)
         raw, log = _part(folder / left.RESULT), _part(folder / left.LOG)
         self.log += places.hide_in_log(log, place)
         self.stderr += ended.stderr
         self.ended = ended.reason
         result = _verified(stage, ended, raw, place)
-        for name in _FILES:
-            if name not in files and (folder / name).is_file():
-                files[name] = self.shelf.take(folder / name)
+        files = {
+            name: self._taken(folder / name, given.get(name)) for name in _FILES if (folder / name).is_file()
+        }
+        if stage in _OWED and _OWED[stage] not in files:
+            raise BuilderCrashedError(f"build worker, {stage}: expected a file {_OWED[stage]}, got none")
         self.phases_ns |= result["phases_ns"]
         return Staged(ended, result, files)
 
-    def _given(self, folder: Path, name: str) -> dict[str, Data]:
-        """A file that is whole while its child goes on: hashed meanwhile."""
-        if name not in _FILES:
-            return {}
-        data = self.shelf.take(folder / name)
-        self.hashed(data)
-        return {name: data}
+    def _taken(self, path: Path, given: Early | None) -> Data:
+        """A file as its child left it, which is gone; hashed already where it is the one that was given."""
+        data = self.shelf.take(path)
+        if given is None:
+            return data
+        if given.holds(path):
+            self.hashed.know(data, given.digest)
+        elif self.hashed(data) != given.digest:
+            raise BuilderCrashedError(
+                f"build worker: {path.name}: expected the bytes that it gave, got others"
+            )
+        return data
+
+
+def _early(folder: Path, name: str) -> dict[str, Early]:
+    """A file that is whole while its child goes on: hashed meanwhile."""
+    return {name: early(folder / name)} if name in _FILES else {}
 
 
 def _words(frame: Mapping[str, Any]) -> str:
