@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,8 @@ from pellucid.testing.builds import write_recipe
 pytestmark = pytest.mark.e2e
 
 
-def pellucid(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"COLUMNS": "200"}
+def pellucid(*arguments: str | Path, columns: int = 200) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"COLUMNS": f"{columns}"}
     return subprocess.run(
         [sys.executable, "-m", "pellucid", *map(str, arguments)],
         capture_output=True,
@@ -74,6 +75,16 @@ def assert_found_by_its_model(site: Path) -> None:
     assert code == 0
     assert {each["type"] for each in found["entries"]} == {"build", "package", "qualification"}
     assert {(each["model"], each["version"]) for each in found["entries"]} == {("good", "1.0.0")}
+
+
+def test_what_comes_next_can_be_pasted_as_it_stands(tmp_path: Path) -> None:
+    site = create_site(tmp_path / "a site").root
+    recipe = write_recipe(tmp_path / "recipe", "credit_like")
+    done = pellucid("build", recipe, "--site", site, columns=60)
+    words = shlex.split(done.stdout.splitlines()[-1])
+    assert words[:3] == ["Next:", "pellucid", "sign"]
+    done = pellucid(*words[2:])
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_package_that_is_not_signed_is_said_to_be_so(site: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pellucid.testing.models import digits_like
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +92,16 @@ def test_how_to_pages_one_after_the_other(tmp_path: Path) -> None:
         "verbose for credit until",
     ):
         assert said in output
+
+
+def test_how_to_build_for_a_gpu(tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="NOT RUN tensorrt: tensorrt_rtx is not installed")
+    page = ROOT / "docs" / "how-to" / "build-for-a-gpu.md"
+    (recipe,) = re.findall(r"(?ms)^```yaml\n(.*?)^```$", page.read_text())
+    _, commands = blocks(page)  # the first installs
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    (tmp_path / "digits.onnx").write_bytes(digits_like())
+    assert "Signed digits-v1.0.0-tensorrt-rtx" in run(commands, tmp_path)
 
 
 def test_first_commands_of_the_readme() -> None:

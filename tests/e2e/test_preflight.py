@@ -206,20 +206,42 @@ def test_what_tensorrt_would_refuse_or_narrow_is_named_all_at_once(tmp_path: Pat
     assert "1 of 3 values beyond INT32, for example 1099511627776" in wide[0].what
 
 
-def test_zero_points_that_tensorrt_computes_otherwise_are_refused(tmp_path: Path) -> None:
+def test_zero_points_that_tensorrt_computes_otherwise_are_refused_once_a_kind(tmp_path: Path) -> None:
     needs_rtx()
-    for kind, point, words in (("uint8", 0, "replaced by INT8"), ("int8", 3, "Non-zero zero point")):
-        scale = numpy_helper.from_array(np.asarray(np.float32(0.1)), "s")
-        zero = numpy_helper.from_array(np.asarray(point, dtype=kind), "z")
-        nodes = [
-            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="quantise"),
-            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], name="back"),
-        ]
-        shapes = [helper.make_tensor_value_info(name, 1, ["N", 3]) for name in "xy"]
-        graph = helper.make_graph(nodes, "g", shapes[:1], shapes[1:], [scale, zero])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        done = seen(tmp_path, model.SerializeToString(), "tensorrt-rtx")
-        assert any(words in f.what for f in done.findings if f.severity == "refused")
+    for kind, point, words in (("uint8", 0, "got UINT8"), ("int8", 3, "expected a zero point of 0, got 3")):
+        done = seen(tmp_path, quantised(kind, point), "tensorrt-rtx")
+        ours = [f for f in done.findings if f.rule == "types.quantised"]
+        assert [(f.severity, f.where) for f in ours] == [("refused", "node quantise (QuantizeLinear)")]
+        assert words in ours[0].what
+        assert "(and 1 other node like it)" in ours[0].what
+        assert "quantise symmetrically to INT8" in ours[0].fix
+        places = [f.where for f in done.findings if f.severity == "refused"]
+        assert "node back (DequantizeLinear)" not in places  # the library says the same of it in its words
+    assert not [f for f in seen(tmp_path, quantised("int8", 0), "tensorrt-rtx").findings if f.fix]
+
+
+def test_a_graph_that_came_quantised_gets_no_other_precision(tmp_path: Path) -> None:
+    needs_rtx()
+    raw = quantised("int8", 0)
+    done = for_rtx(tmp_path, raw, precision="fp16", validation={"data": "rows.npz"})
+    (found,) = [f for f in done.findings if f.severity == "refused"]
+    assert found.rule == "types.quantised"
+    assert "expected a model in FP32, got 2 quantising operators" in found.what
+
+
+def quantised(kind: str, point: int) -> bytes:
+    """``x`` quantised and dequantised with this zero point."""
+    scale = numpy_helper.from_array(np.asarray(np.float32(0.1)), "s")
+    zero = numpy_helper.from_array(np.asarray(point, dtype=kind), "z")
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="quantise"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], name="back"),
+    ]
+    shapes = [helper.make_tensor_value_info(name, 1, ["N", 3]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", shapes[:1], shapes[1:], [scale, zero])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    raw: bytes = model.SerializeToString()
+    return raw
 
 
 def test_the_command_tells_people_and_machines_and_its_exit_says_whether(tmp_path: Path) -> None:

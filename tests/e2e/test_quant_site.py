@@ -94,10 +94,10 @@ def entries_of(site: Site, kind: str) -> list[dict[str, Any]]:
     return [entry.data for entry in entries if entry.type == kind]
 
 
-def pellucid(site: Site, *arguments: str) -> tuple[int, str]:
+def pellucid(site: Site, *arguments: str, columns: int = 200) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-m", "pellucid", *arguments, "--site", str(site.root)],
-        capture_output=True, text=True, env=os.environ | {"COLUMNS": "200"}, timeout=120,
+        capture_output=True, text=True, env=os.environ | {"COLUMNS": f"{columns}"}, timeout=120,
     )  # fmt: skip
     return done.returncode, done.stdout or done.stderr
 
@@ -140,10 +140,10 @@ def test_history_has_every_version_in_order(site: Site, second: Second) -> None:
     assert (steps[0].changed, bool(steps[1].changed)) == ((), True)
     with pytest.raises(NotFoundError, match="'nobody'"):
         history(site, "nobody")
-    code, shown = pellucid(site, "quant", "history", "credit")
+    code, shown = pellucid(site, "quant", "history", "credit", columns=80)
     assert code == 0
     for words in ("1.0.0", "1.1.0", "minmax", "branch 1, spring", "branch 1, summer", "2026-07-01T00:00:00"):
-        assert words in shown
+        assert words in shown, "broken over lines on a terminal of 80 columns"
     code, raw = pellucid(site, "quant", "history", "credit", "--json")
     packages = json.loads(raw)["packages"]
     assert [p["calibration"]["samples"] for p in packages] == [50, 50]
@@ -207,6 +207,9 @@ def test_a_sample_leads_to_packages_and_to_their_calls(site: Site, second: Secon
     assert [len(p["calls"]) for p in answer["packages"]] == [CALLS, 0]
     code, shown = pellucid(site, "quant", "dependents", shared)
     assert re.search(rf"calls recorded +{CALLS}\b", shown)
+    np.savez(tmp_path / "fresh.npz", features=np.concatenate([ROWS[8:9], ROWS[:1] + 1]))
+    _, shown = pellucid(site, "quant", "dependents", str(tmp_path / "fresh.npz"), "--row", "1")
+    assert f"No package here was calibrated with row 1 of {tmp_path / 'fresh.npz'}." in shown
 
 
 def test_questions_badly_asked_are_not_answered(

@@ -70,6 +70,10 @@ def test_strict_refuses_anything_unsaid_and_takes_the_effective_recipe() -> None
         ({"gate": {"kl_mean_max": "1e-99999999"}}, "at most 40 places"),
         ({"gate": {"confidence": 0}}, "number from 0.000001"),
         ({"reasons": [{"choice": "threads"}]}, "expected a value"),
+        (
+            {"reasons": [{"choice": "threads", "reason": "it is slow", "reviewer": "me"}]},
+            "of 3 characters or more",
+        ),
         ({"reasons": [{"choice": "nothing", **REASON}]}, r"reasons\.choice"),
         ({"threads": 0}, "threads"),
         ({"name": "A B"}, "name"),

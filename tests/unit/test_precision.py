@@ -544,6 +544,12 @@ def test_a_model_that_the_usual_tool_quantised_says_what_to_change(tmp_path: Pat
     with pytest.raises(PrecisionError, match="got INT32, as a quantised bias has it") as error:
         apply(raw, recipe("fp32", **RTX))
     assert "QuantizeBias=False" in error.value.hint
+    assert "(and 2 other nodes like it)" in error.value.message
+    asymmetric_too = quantised_by_default(tmp_path)
+    with pytest.raises(PrecisionError, match=r"got INT32, .*; node .* zero point of 0, got -?\d+") as error:
+        apply(asymmetric_too, recipe("fp32", **RTX))
+    assert error.value.hint.startswith("quantise symmetrically to INT8")
+    assert error.value.hint.count("give the FP32 model") == 1
     for kind in ("int8", "fp16"):
         with pytest.raises(PrecisionError, match="expected a model in FP32, got 26"):
             apply(raw, recipe(kind))

@@ -184,6 +184,8 @@ def test_an_operator_that_the_builder_lacks_is_named() -> None:
     with pytest.raises(ParseError, match=r"node quantise \(DynamicQuantizeLinear\).*UNSUPPORTED_NODE") as e:
         build(MODELS["dynamically_quantised"]())
     assert "replace it at export" in e.value.hint
+    assert "node matmul (MatMulInteger)" in e.value.message
+    assert e.value.message.endswith(": UNSUPPORTED_NODE"), "said of two nodes, once; false is no word of why"
 
 
 def test_fp64_is_refused_because_the_builder_would_say_nothing() -> None:

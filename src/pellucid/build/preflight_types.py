@@ -1,4 +1,4 @@
-"""Numbers that a narrower type would change: counted per weight, nothing is converted here."""
+"""Types that a build would refuse or change: weights that FP16 cannot hold, graphs that came quantised."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import onnx
 from onnx import numpy_helper
 
 from pellucid.build.canonical_names import graphs_of, nodes_of
+from pellucid.build.precision_quantised import tensorrt_problems, verify_float
 from pellucid.core.words import counted
+from pellucid.errors import PrecisionError
 from pellucid.ports import PreflightFinding
 
 _FP16_MAX: Final = 65504.0
 _FP16_NORMAL_MIN: Final = 2.0**-14
+QUANTISED: Final = "types.quantised"
 _SHOWN: Final = 50  # limit: weights named one by one
 _WEIGHTS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
 
@@ -47,6 +50,27 @@ def fp16_findings(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> Iterator
             "numbers: there it keeps fewer digits, or none"
         )
         yield PreflightFinding("note", "types.fp16", "model", what)
+
+
+def quantised_findings(model: onnx.ModelProto, recipe: Mapping[str, Any]) -> Iterator[PreflightFinding]:
+    """What a build refuses of a graph that came quantised: one finding a kind, at its first node."""
+    if recipe["precision"] != "fp32":
+        try:
+            verify_float(model, recipe["precision"])
+        except PrecisionError as error:
+            yield PreflightFinding("refused", QUANTISED, "model", error.message, error.hint)
+    elif recipe["backend"] != "onnxruntime":
+        for found in tensorrt_problems(model):
+            yield PreflightFinding("refused", QUANTISED, place(found.nodes[0]), found.words, found.hint)
+
+
+def quantised_places(model: onnx.ModelProto) -> set[str]:
+    """Every node that such a finding is about, as a backend would name it."""
+    return {place(node) for found in tensorrt_problems(model) for node in found.nodes}
+
+
+def place(node: onnx.NodeProto) -> str:
+    return f"node {node.name} ({node.op_type})"
 
 
 def _weights(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pellucid.cli.output import console, emit, json_option, pairs, site_option
+from pellucid.cli.output import console, emit, json_option, pairs, show_next, site_option
 from pellucid.core.words import counted
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from pellucid.app.site import Site
 
 PHASES = {
@@ -71,11 +73,13 @@ def command(recipe: Path, site_path: Path | None, *, as_json: bool) -> None:
         ("ledger entry", outcome.entry),
         *[("note", note) for note in facts["notes"]],
         ("label", outcome.folder / "label.html"),
-        ("next", f"pellucid sign {outcome.folder}"),
     ]
-    emit(
-        value, lambda out: out.print(pairs(f"built {outcome.name} {outcome.version}", rows)), as_json=as_json
-    )
+
+    def render(out: Console) -> None:
+        out.print(pairs(f"built {outcome.name} {outcome.version}", rows))
+        show_next(out, ("sign", outcome.folder), site_path)
+
+    emit(value, render, as_json=as_json)
 
 
 def _opened(site_path: Path | None) -> Site:

@@ -111,3 +111,12 @@ def pairs(title: str, rows: Iterable[tuple[str, Any]]) -> RenderableType:
             Text(name), value if isinstance(value, Text) else Text("-" if value is None else str(value))
         )
     return Padding(built, (0, 0, 1, 0))
+
+
+def show_next(console: Console, words: Iterable[str | Path], site_path: Path | None) -> None:
+    """The command that usually follows, in one line that can be pasted as it stands."""
+    import shlex
+
+    site = ("--site", site_path) if site_path is not None else ()
+    line = shlex.join(str(word) for word in ("pellucid", *words, *site))
+    console.print(f"Next: {line}", markup=False, soft_wrap=True)

@@ -48,29 +48,28 @@ def history_(model: str, site_path: Path | None, *, as_json: bool) -> None:
     }
 
     def render(console: Console) -> None:
-        columns = ("version", "precision", "method", "data", "samples", "times", "source", "moved most")
-        whole = ("version", "precision", "method", "data", "samples")
-        console.print(
-            table(f"{model}: {counted(len(steps), 'package')}", columns, map(_step, steps), whole=whole)
-        )
+        console.print(f"{model}: {counted(len(steps), 'package')}\n", markup=False)
+        for step in steps:
+            console.print(pairs(f"version {step.quantised.package.version}", _step(step)))
         for name, reason in kept.refused:
             console.print(f"not believed  {name}: {reason}", style="yellow", markup=False)
 
     emit(value, render, as_json=as_json)
 
 
-def _step(step: Step) -> tuple[str, ...]:
+def _step(step: Step) -> list[tuple[str, str]]:
     from pellucid.app.quant import share_text
 
     package, found = step.quantised.package, step.quantised.calibration
-    head = (package.version, package.precision)
+    rows = [("package", package.folder), ("precision", package.precision)]
     if found is None or step.quantised.ranges is None:
-        return (*head, "-", "-", "-", "-", "-", "-")
+        return [*rows, ("calibration", "none: this precision needs no data")]
     moved = [f"{c.name} {share_text(c.share)}" for c in step.changed[:2]]
-    return (
-        *head, step.quantised.ranges.method, found.data[:19], f"{len(found.samples):,}", _times(found.times),
-        found.source or "not said", ", ".join(moved) or "-",
-    )  # fmt: skip
+    return [
+        *rows, ("method", step.quantised.ranges.method), ("data", found.data),
+        ("samples", f"{len(found.samples):,} of {found.rows:,} rows"), ("times", _times(found.times)),
+        ("source", found.source or "not said"), ("moved most", ", ".join(moved) or "-"),
+    ]  # fmt: skip
 
 
 def about(found: Quantised) -> dict[str, Any]:
@@ -224,7 +223,8 @@ def dependents_(sample: str, row: int | None, site_path: Path | None, *, as_json
 
     with working("verifying packages", as_json=as_json):
         answer = dependents(open_site(site_path), sample, row)
-    emit(_dependents_value(answer), lambda console: _render(console, sample, answer), as_json=as_json)
+    asked = sample if row is None else f"row {row} of {sample}"
+    emit(_dependents_value(answer), lambda console: _render(console, asked, answer), as_json=as_json)
 
 
 def _dependents_value(answer: Dependents) -> dict[str, Any]:
@@ -246,11 +246,11 @@ def _dependents_value(answer: Dependents) -> dict[str, Any]:
     }
 
 
-def _render(console: Console, sample: str, answer: Dependents) -> None:
+def _render(console: Console, asked: str, answer: Dependents) -> None:
     from pellucid.core.times import format_time
 
     if not answer.found:
-        console.print(f"No package here was calibrated with {sample}.", markup=False)
+        console.print(f"No package here was calibrated with {asked}.", markup=False)
     for each in answer.found:
         package = each.quantised.package
         console.print(pairs(package.folder, [

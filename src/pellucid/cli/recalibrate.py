@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pellucid.cli.build import PHASES
-from pellucid.cli.output import console, emit, json_option, pairs, site_option
+from pellucid.cli.output import console, emit, json_option, pairs, show_next, site_option
 from pellucid.core.words import counted
 
 if TYPE_CHECKING:
@@ -62,11 +62,12 @@ def command(
     rows = [
         ("package", outcome.folder.name), ("package digest", outcome.package), ("follows", old.folder),
         ("data", f"{done.calibration.data} ({counted(len(done.calibration.samples), 'sample')})"),
-        ("recipe", done.recipe), ("ledger entry", done.entry), ("next", f"pellucid sign {outcome.folder}"),
+        ("recipe", done.recipe), ("ledger entry", done.entry),
     ]  # fmt: skip
 
     def render(out: Console) -> None:
         out.print(pairs(f"recalibrated {outcome.name} {outcome.version}", rows))
         show_changes(out, "Ranges that moved", done.changed)
+        show_next(out, ("sign", outcome.folder), site_path)
 
     emit(value, render, as_json=as_json)

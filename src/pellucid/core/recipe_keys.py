@@ -38,7 +38,7 @@ Keys = dict[str, tuple[Any, Check]]
 _UNSEEN: Final = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _path: Final = text(rf"(?!/)(?!.*(^|/)\.\.(/|$))[^{_UNSEEN}\\]{{1,400}}", "a path below the recipe's folder")
 _name: Final = text(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}", "a name")
-_sentence: Final = text(rf"[^{_UNSEEN}]{{3,2000}}", "a sentence in one line")
+_sentence: Final = text(rf"[^{_UNSEEN}]{{3,2000}}", "a sentence in one line, of 3 characters or more")
 _operator: Final = text(r"[A-Z][A-Za-z0-9]{0,59}", "an ONNX operator")
 
 VALIDATION: Final[Keys] = {

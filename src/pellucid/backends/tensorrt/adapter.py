@@ -142,7 +142,7 @@ class TensorRtBackend:
             return
         found = [parser.get_error(i) for i in range(parser.num_errors)]
         places = [f"node {e.node_name() or e.node()!s} ({e.node_operator()})" for e in found if e.node() >= 0]
-        said = [f"{e.code().name}: {shortened(e.desc(), 300)}" for e in found[:_NODES_MAX]]
+        said = list(dict.fromkeys(_said(e) for e in found[:_NODES_MAX]))
         words, hint = lines.reason()
         where = f" at {', '.join(dict.fromkeys(places[:_NODES_MAX]))}" if places else ""
         raise ParseError(
@@ -160,6 +160,12 @@ class TensorRtBackend:
             said = f"{self._library.backend}: expected an engine, got none: {words}"
             raise BuildError(said, hint=hint or _ASK)
         return bytes(memoryview(plan))
+
+
+def _said(error: Any) -> str:
+    """A parser's error in its own words, where it has any."""
+    words = shortened(error.desc(), 300)
+    return str(error.code().name) if words in ("", "false") else f"{error.code().name}: {words}"
 
 
 def _name_it(network: Any, model: bytes) -> None:
