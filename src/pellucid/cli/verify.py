@@ -105,7 +105,7 @@ def _render(console: Console, checked: Checked) -> None:
             (_mark(f.passed, f.refuses), f.rule.removeprefix("security."), f.expected, f.got)
             for f in findings
         ]
-        console.print(table("", ("", "rule", "expected", "got"), rows))
+        console.print(table("", ("", "rule", "expected", "got"), rows, whole=("", "rule")))
     if verdict is None:
         console.print("No policy was given, so nothing was judged.")
     elif verdict.allowed:
