@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from pellucid.core import canonical
 from pellucid.core.calibration import MANIFEST_PATH, CalibrationSet, Sample, make_manifest
@@ -92,7 +93,7 @@ def test_calibration_of_a_quantised_engine(case: ToyCase) -> None:
     assert rows["precision"] == "INT8; 3 of the engine's layers compute quantised"
     period = f"{times['from']} to {times['to']}"
     assert rows["calibration"] == f"stratified by ink, 1 of 9 rows, seed 4, {period}, set {digest}"
-    rows = dict(answer_rows(answered(dataclasses.replace(found, times=None))))
+    rows = dict(answer_rows(answered(structs.replace(found, times=None))))
     assert "times not said" in rows["calibration"]
 
 
