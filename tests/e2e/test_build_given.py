@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 from pellucid.app.build import build
 from pellucid.app.site import Site, open_site
 from pellucid.build import stages
+from pellucid.build.child import measures
 from pellucid.build.job import run_build
 from pellucid.build.shelf import Shelf
 from pellucid.build.stages import Opened, Stages
@@ -222,3 +224,34 @@ def test_so_is_every_child_that_was_ahead_of_a_site_that_does_not_open(
     with pytest.raises(OSError, match="Input/output"):
         build(site, tmp_path / "recipe.yaml")
     assert len(gone) == 2
+
+
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize("left", range(4))
+def test_a_system_without_a_thread_left_ends_a_build_with_an_entry_and_no_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """Two children, each with who reads from it and who ends it in time."""
+    begun: list[threading.Thread] = []
+    started: list[subprocess.Popen[bytes]] = []
+    start, popen = threading.Thread.start, subprocess.Popen
+
+    def limited(thread: threading.Thread) -> None:
+        if len(begun) == left:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        start(thread)
+
+    def seen(*given: Any, **more: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*given, **more))
+        return started[-1]
+
+    measures()
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    monkeypatch.setattr(subprocess, "Popen", seen)
+    job, recorder = toy_job(tmp_path / "packages")
+    with pytest.raises(BuildError, match="expected operating system to be usable, got no thread left"):
+        run_build(write_recipe(tmp_path / "recipe", "credit_like"), job)
+    assert [data["outcome"] for _, data in recorder.events] == [BuildError.code]
+    assert started
+    assert all(process.returncode is not None for process in started)

@@ -9,6 +9,7 @@ by address give other engines when the heap starts elsewhere.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -166,9 +167,16 @@ class Child(msgspec.Struct, frozen=True):
 
         Args:
             meanwhile: Called once the request is sent.
+
+        Raises:
+            OSError: The system has no thread left for its time limit.
         """
         timer = threading.Timer(timeout_s, _kill, (self.process,))
-        timer.start()
+        try:
+            _begin(timer)
+        except OSError:
+            self.abandon()
+            raise
         stop = cancel.current()
         try:
             with stop.told(lambda: _ask_to_end(self.process), lambda: _kill(self.process)):
@@ -203,6 +211,9 @@ def start_child(entry: str, scratch: Path, on_frame: Callable[[Any], None] = lam
     Args:
         entry: Python source, one line.
         scratch: Existing folder of its own; ``home`` and ``tmp`` are made below it.
+
+    Raises:
+        OSError: The system has no process, thread or file left.
     """
     for name in ("home", "tmp"):
         (scratch / name).mkdir(mode=0o700)
@@ -213,11 +224,25 @@ def start_child(entry: str, scratch: Path, on_frame: Callable[[Any], None] = lam
             command(entry), env=env, cwd=scratch / "tmp", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=stderr, start_new_session=True,
         )  # fmt: skip
+        left.enter_context(process)
+        left.callback(_kill, process)
+        frames: list[Any] = []
+        reader = threading.Thread(target=_read_all, args=(process, frames, on_frame), daemon=True)
+        _begin(reader)
         left.pop_all()
-    frames: list[Any] = []
-    reader = threading.Thread(target=_read_all, args=(process, frames, on_frame), daemon=True)
-    reader.start()
     return Child(process, scratch, stderr, frames, reader)
+
+
+def _begin(thread: threading.Thread) -> None:
+    """Start a thread; that the system has none left is said as it is of a process.
+
+    Raises:
+        OSError: It has none left.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, "no thread left") from error
 
 
 def run_child(
