@@ -41,7 +41,7 @@ GRAPH: Final = "model/compiled.onnx"
 METADATA: Final = "metadata.json"
 PROVENANCE: Final = "provenance.json"
 UNEXPLAINED: Final = (
-    "nothing explains other bytes: both builds had every hermetic measure and the same environment"
+    "nothing recorded explains other bytes: both builds had every hermetic measure and the same environment"
 )
 UNSTEADY: Final = "the builder itself is not steady here: rebuilds of this graph differ from one another"
 _TRIES_MAX: Final = 3  # limit: rebuilds, where nothing explains other bytes
