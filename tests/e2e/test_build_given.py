@@ -16,7 +16,7 @@ from pellucid.app.site import Site, open_site
 from pellucid.build import stages
 from pellucid.build.child import measures
 from pellucid.build.job import run_build
-from pellucid.build.shelf import Shelf
+from pellucid.build.shelf import Early, Shelf, early
 from pellucid.build.stages import Opened, Stages
 from pellucid.core.digest import sha256
 from pellucid.errors import BuilderCrashedError, BuildError, DiskFullError, PellucidError
@@ -29,9 +29,10 @@ CHILD = """
 import os, signal
 from pellucid.app.processes import worker_main
 from pellucid.build import task, worker
-give, write_file = task.Task.give, worker.write_file
+give, write_file, frames = task.Task.give, worker.write_file, []
 
 def given(self, name, made):
+    frames.append(self.frames)
     {first}
     return give(self, name, made)
 
@@ -121,11 +122,30 @@ def test_an_engine_that_was_given_and_is_gone_is_a_crash(tmp_path: Path) -> None
 def test_a_child_that_gives_a_pipe_for_an_engine_is_ended_in_time(tmp_path: Path) -> None:
     gives_a_pipe = (
         "os.mkfifo(self.folder / name)\n"
-        "task.write_frame(self.frames, {'given': name})\n"
+        "task.write_frame(frames[0], {'given': name})\n"
         "while True: signal.pause()"
     )
     error, _ = refused(tmp_path, child(first=gives_a_pipe), limits={"timeout_s": 3})
     assert "got no answer in time" in error.message
+
+
+@pytest.mark.usefixtures("drawn")
+def test_what_is_given_again_and_again_is_hashed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No child is waited for longer than its file takes, whatever it says."""
+    hashed: list[Path] = []
+
+    def seen(path: Path) -> Early:
+        hashed.append(path)
+        return early(path)
+
+    monkeypatch.setattr(stages, "early", seen)
+    again = "for _ in range(100): task.write_frame(frames[0], {'given': 'engine'})"
+    job, _ = toy_job(tmp_path / "packages", entry=child(end=again))
+    built = run_build(write_recipe(tmp_path / "recipe", "credit_like"), job)
+    assert [path.name for path in hashed] == ["engine"]
+    assert sha256((built.folder / "engine/model.onnx").read_bytes()) == built.engine
 
 
 @pytest.mark.usefixtures("drawn")

@@ -148,7 +148,7 @@ class Stages(msgspec.Struct):
         opened = self._opened.pop(stage)
         self.shelf.adopt(opened.scratch)
         given: dict[str, Early] = {}
-        opened.ears.given = lambda name: given.update(_early(opened.folder, name))
+        opened.ears.given = lambda name: _hash_early(opened.folder, name, given)
         timeout_s = self.recipe["limits"]["timeout_s"]
         ended = opened.child.finish(asked | {"shelved": shelved}, timeout_s, meanwhile)
         folder, place = opened.folder, Path(opened.scratch.name)
@@ -179,9 +179,10 @@ class Stages(msgspec.Struct):
         return data
 
 
-def _early(folder: Path, name: str) -> dict[str, Early]:
-    """A file that is whole while its child goes on: hashed meanwhile."""
-    return {name: early(folder / name)} if name in _FILES else {}
+def _hash_early(folder: Path, name: str, given: dict[str, Early]) -> None:
+    """Hash a file that is whole while its child goes on; once, since the child's end waits for this."""
+    if name in _FILES and name not in given:
+        given[name] = early(folder / name)
 
 
 def _words(frame: Mapping[str, Any]) -> str:
