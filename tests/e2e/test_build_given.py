@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 
 # a worker that does something before it gives the engine's file, or when it is about to end
 CHILD = """
-import os, signal
+import os, signal, sys
 from pellucid.app.processes import worker_main
 from pellucid.build import task, worker
 give, write_file, frames = task.Task.give, worker.write_file, []
@@ -275,3 +275,20 @@ def test_a_system_without_a_thread_left_ends_a_build_with_an_entry_and_no_child(
     assert [data["outcome"] for _, data in recorder.events] == [BuildError.code]
     assert started
     assert all(process.returncode is not None for process in started)
+
+
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize(
+    "first",
+    [
+        "worker.write_file = lambda *_: os.write(os.open('/dev/full', os.O_WRONLY), bytes(1))",
+        "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)\nraise ValueError('nobody can be told')",
+        "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)\nprint('x', file=sys.stderr)",
+    ],
+)
+def test_a_full_temporary_folder_is_told_in_words(tmp_path: Path, first: str) -> None:
+    """Where neither a result nor what a library printed has room, the exit status says so."""
+    error, _ = refused(tmp_path, child(first=first))
+    assert isinstance(error, DiskFullError)
+    assert error.message.startswith("build worker, compile: expected room for what it makes")
+    assert "TMPDIR" in error.hint

@@ -9,6 +9,7 @@ import ctypes
 import gc
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pellucid import schemes
@@ -47,8 +48,9 @@ def isolated_main() -> None:
 
 
 def _exit(code: int) -> NoReturn:
-    """End without taking apart what the end of the process frees anyway; nothing printed is lost."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """End without taking apart what the end of the process frees anyway; what is printed is not lost."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # a full disk: the exit status says it
+            stream.flush()
     ctypes.CDLL(None).fflush(None)
     os._exit(code)

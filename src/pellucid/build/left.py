@@ -7,3 +7,4 @@ from typing import Final
 ENTRY: Final = "from pellucid.app.processes import worker_main; worker_main()"
 RESULT: Final = "result"
 LOG: Final = "build.log.jsonl"
+NO_ROOM: Final = 74  # exit status, EX_IOERR of sysexits.h: what it was to leave there did not fit on the disk

@@ -16,7 +16,7 @@ from pellucid.build.guarded import unguarded
 from pellucid.build.hashed import Hashed
 from pellucid.build.shelf import Early, Shelf, early
 from pellucid.core.digest import Data
-from pellucid.errors import BuildCancelledError, BuilderCrashedError
+from pellucid.errors import BuildCancelledError, BuilderCrashedError, DiskFullError
 
 Progress = Callable[[str], None]
 STEP: Final = "build: "  # begins what is said of a builder's step; anything else is a phase
@@ -138,6 +138,7 @@ class Stages(msgspec.Struct):
         Raises:
             BuilderCrashedError: It died, by signal or by time, or left another file than it gave, or none.
             BuildCancelledError: Somebody asked for the end.
+            DiskFullError: What it makes did not fit into its folder.
             PellucidError: What the child raised.
         """
         if stage not in self._opened:
@@ -203,6 +204,11 @@ def _verified(stage: str, ended: Ended, raw: bytes, place: Path) -> dict[str, An
         result = places.hide_in(result, place)
     if ended.cancelled and (result is None or "error" not in result):
         raise BuildCancelledError(f"build worker, {stage}: expected a result, got a request to stop")
+    if ended.code == left.NO_ROOM:
+        raise DiskFullError(
+            f"build worker, {stage}: expected room for what it makes in its temporary folder, got none left",
+            hint="make room where TMPDIR is, or let TMPDIR name a folder that has some",
+        )
     if result is None:
         hint = "killed from outside: often the machine ran out of memory" if ended.code == -9 else ""
         if ended.timed_out:

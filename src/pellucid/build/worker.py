@@ -10,6 +10,7 @@ with the log so far.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -22,7 +23,7 @@ import msgspec
 from pellucid.build.beside import Beside
 from pellucid.build.frame import read_frame
 from pellucid.build.guarded import guarded
-from pellucid.build.left import LOG, RESULT
+from pellucid.build.left import LOG, NO_ROOM, RESULT
 from pellucid.build.limits import limit_self
 from pellucid.build.loaded import loaded_packages
 from pellucid.build.log import LogWriter
@@ -41,6 +42,15 @@ def main(backend_for: BackendFor) -> int:
     A request whose ``more`` is true comes in two parts: the first says which stage it will be, and
     what that stage imports is loaded while the parent still works on the second.
     """
+    try:
+        return _serve(backend_for)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return NO_ROOM  # not even the words for it can be left
+
+
+def _serve(backend_for: BackendFor) -> int:
     requests, frames = take_streams()
     request = read_frame(requests)
     if not isinstance(request, dict):
