@@ -14,8 +14,9 @@ from pellucid.app.processes import backend_for
 from pellucid.build.child import measures
 from pellucid.build.job import run_build
 from pellucid.build.left import ENTRY
+from pellucid.build.shelf import Shelf
 from pellucid.core import canonical, strict_yaml
-from pellucid.core.digest import sha256
+from pellucid.core.digest import Data, sha256
 from pellucid.core.manifest import parse_manifest, verify_files
 from pellucid.core.metadata import FIELDS, parse_metadata, value_of
 from pellucid.core.model_signing import file_digests, root_digest
@@ -294,6 +295,29 @@ def test_a_version_is_built_once(tmp_path: Path) -> None:
         build_toy(tmp_path, "digits_like")
     after = {p: d for p, d in files_of(tmp_path / "packages").items() if not p.startswith("failed")}
     assert after == before
+
+
+def test_two_builds_of_one_version_at_once_give_one_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with one process number, as in two containers that share the folder."""
+    recipe = write_recipe(tmp_path / "recipe", "credit_like")
+    write, others = Shelf.write, [toy_job(tmp_path / "packages")]
+
+    def meanwhile(shelf: Shelf, path: Path, data: Data) -> None:
+        if others:
+            run_build(recipe, others.pop()[0])
+        write(shelf, path, data)
+
+    monkeypatch.setattr(Shelf, "write", meanwhile)
+    job, recorder = toy_job(tmp_path / "packages")
+    with pytest.raises(UsageError, match="which exists"):
+        run_build(recipe, job)
+    assert [data["outcome"] for _, data in recorder.events] == [UsageError.code]
+    (package,) = (path for path in (tmp_path / "packages").iterdir() if path.name != "failed")
+    files = files_of(package)
+    digests = {path: sha256(data) for path, data in files.items()}
+    verify_files(parse_manifest(files["manifest.json"]), files, digests)
 
 
 def test_what_the_recipe_names_must_be_there(tmp_path: Path) -> None:

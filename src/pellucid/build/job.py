@@ -303,7 +303,8 @@ def _write(out: Path, name: str, files: Mapping[str, Data], shelf: Shelf) -> Pat
     target = out / name
     if target.exists():
         raise _exists(name)
-    temporary = out / f".building-{name}-{os.getpid()}"
+    # drawn: in two containers that share the folder the processes may have one number
+    temporary = out / f".building-{name}-{os.urandom(8).hex()}"
     try:
         temporary.mkdir(parents=True)
         for path, data in files.items():
