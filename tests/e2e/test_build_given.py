@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pellucid.app.build import build
@@ -292,3 +293,30 @@ def test_a_full_temporary_folder_is_told_in_words(tmp_path: Path, first: str) ->
     assert isinstance(error, DiskFullError)
     assert error.message.startswith("build worker, compile: expected room for what it makes")
     assert "TMPDIR" in error.hint
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_file_that_is_gone_is_told_without_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shelf, "put", lambda shelf, data: tmp_path / "nowhere")
+    error, _ = refused(tmp_path, child())
+    assert error.message == "build worker: expected to read the file model, got No such file or directory"
+    assert (next((tmp_path / "packages/failed").iterdir()) / "build.stderr").read_bytes() == b""
+
+
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [(b"\xc1", msgspec.DecodeError), (msgspec.msgpack.encode({"phases_ns": {}}), KeyError)],
+)
+def test_an_answer_that_nobody_understands_is_told_whole_and_recorded(
+    tmp_path: Path, result: bytes, kind: type[Exception]
+) -> None:
+    job, recorder = toy_job(tmp_path / "packages", entry=child(end=f"data = {result!r}"))
+    with pytest.raises(kind):
+        run_build(write_recipe(tmp_path / "recipe", "credit_like"), job)
+    ((_, data),) = recorder.events
+    assert data["outcome"] == BuildError.code
+    assert data["reason"] == f"build: expected to go on, got {kind.__name__}"
+    assert [path.name for path in (tmp_path / "packages").iterdir()] == ["failed"]

@@ -122,6 +122,10 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
             raise _failed(refused, recipe, written, stages, started, folder, job) from error
         except OSError as error:
             raise _failed(_of_system(error), recipe, written, stages, started, folder, job) from error
+        except Exception as error:  # a mistake of ours, or a child that answers nonsense: told whole
+            unforeseen = BuildError(f"build: expected to go on, got {type(error).__name__}")
+            _failed(unforeseen, recipe, written, stages, started, folder, job)
+            raise
         outcome = _record(recipe, written, target, files, made, job)
         undone.pop_all()
     return outcome

@@ -28,6 +28,7 @@ from pellucid.build.limits import limit_self
 from pellucid.build.loaded import loaded_packages
 from pellucid.build.log import LogWriter
 from pellucid.build.task import BackendFor, Task, write_file
+from pellucid.errors import BuildError
 
 if TYPE_CHECKING:
     from pellucid.core.tensor import TensorSpec
@@ -71,8 +72,19 @@ def _serve(backend_for: BackendFor) -> int:
 
 
 def _shelved(request: Mapping[str, Any]) -> dict[str, bytes]:
-    """Graphs and engines, which lie in files of the parent's."""
-    return {name: Path(path).read_bytes() for name, path in request.get("shelved", {}).items()}
+    """Graphs and engines, which lie in files of the parent's.
+
+    Raises:
+        BuildError: One cannot be read; where it lies is not told, since what a child says is published.
+    """
+    return {name: _read(name, path) for name, path in request.get("shelved", {}).items()}
+
+
+def _read(name: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise BuildError(f"build worker: expected to read the file {name}, got {error.strerror}") from None
 
 
 def take_streams() -> tuple[BinaryIO, BinaryIO]:
