@@ -20,7 +20,7 @@ from pellucid.testing.models import digits_like
 pytestmark = pytest.mark.e2e
 RTX: dict[str, Any] = {"backend": "tensorrt-rtx", "target": "sm89", "licence_ack": True}
 BACKENDS = [{}, RTX]
-_DURATION = re.compile(r"[\d.e+-]+ ?(?:seconds|ms)\b")  # the builder's own, inside its messages
+_MEASURED = re.compile(r"[\d.e+-]+ ?(?:seconds|ms|MiB)\b")  # by the builder, inside its messages
 
 
 def outside(place: str, **fields: str) -> bytes:
@@ -66,7 +66,7 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for line in lines:
         del line["time"]
-        line["message"] = _DURATION.sub("T", line["message"])
+        line["message"] = _MEASURED.sub("T", line["message"])
     return lines
 
 
