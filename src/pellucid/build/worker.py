@@ -24,7 +24,7 @@ from pellucid.build.beside import Beside
 from pellucid.build.frame import read_frame
 from pellucid.build.guarded import guarded
 from pellucid.build.left import LOG, NO_ROOM, RESULT
-from pellucid.build.limits import limit_self
+from pellucid.build.limits import keep_freed_memory, limit_self
 from pellucid.build.loaded import loaded_packages
 from pellucid.build.log import LogWriter
 from pellucid.build.task import BackendFor, Task, write_file
@@ -58,6 +58,8 @@ def _serve(backend_for: BackendFor) -> int:
         return 2
     folder = Path(request["folder"])
     limit_self(request["recipe"]["limits"])
+    if request["stage"] != "compile" or request["recipe"]["target"] == CPU:
+        keep_freed_memory()
     beside = None
     if request.pop("more", False):
         guarded(lambda: _load(backend_for, request))  # what fails here fails again, and is told then

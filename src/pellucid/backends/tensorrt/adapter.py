@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pellucid.backends.tensorrt import device, graph, options, profiles, session
+from pellucid.backends.tensorrt.apart import apart
 from pellucid.backends.tensorrt.collection import no_collection
 from pellucid.backends.tensorrt.facts import read_facts
 from pellucid.backends.tensorrt.library import Library
@@ -49,6 +50,7 @@ class TensorRtBackend:
     def load(self) -> None:
         """Nothing more: the library is here, and reads graphs itself."""
 
+    @apart
     @no_collection()
     def build(
         self,
