@@ -122,8 +122,9 @@ def main() -> None:
         writer.writeheader()
         writer.writerows(held_out)
     (out / "meaning.json").write_text(json.dumps(meaning(), indent=1, sort_keys=True) + "\n")
-    shutil.copyfile(HERE / "preprocess.py", out / "preprocess.py")
-    shutil.copyfile(HERE / "recipe.yaml", out / "recipe.yaml")
+    if out.resolve() != HERE:  # there they lie already
+        for name in ("preprocess.py", "recipe.yaml"):
+            shutil.copyfile(HERE / name, out / name)
     refused = model.predict_proba(values.astype(np.float64))[:, 1] >= float(THRESHOLD)
     right = f"{(refused == bad).mean():.1%} right at {THRESHOLD}"
     print(f"trained on {len(train)}, held out {len(held_out)}: {right}")

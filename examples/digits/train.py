@@ -112,7 +112,8 @@ def main() -> None:
     ink = np.where(held_out.sum(axis=(1, 2, 3)) < np.median(held_out.sum(axis=(1, 2, 3))), "light", "heavy")
     np.savez(out / "validation.npz", image=held_out, labels=truth, ink=ink)
     (out / "meaning.json").write_text(json.dumps(meaning(), indent=1, sort_keys=True) + "\n")
-    shutil.copyfile(HERE / "recipe.yaml", out / "recipe.yaml")
+    if out.resolve() != HERE:  # there it lies already
+        shutil.copyfile(HERE / "recipe.yaml", out / "recipe.yaml")
     print(f"trained on {len(train)}, held out {len(held_out)}: {right:.1%} right")
     print(f"wrote {out}")
 

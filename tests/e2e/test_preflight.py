@@ -19,7 +19,7 @@ from pellucid.build.preflight_child import Foreseen, foresee
 from pellucid.cli.main import cli
 from pellucid.core.digest import sha256
 from pellucid.core.recipe import effective, parse_recipe
-from pellucid.errors import RecipeError, UsageError
+from pellucid.errors import DiskFullError, RecipeError, UsageError
 from pellucid.testing.backend_models import Outcome, model_paths, summary, survey
 from pellucid.testing.models import MODELS, credit_like, digits_like, dynamically_quantised
 
@@ -149,19 +149,29 @@ def test_files_beside_the_model_are_listed_with_their_digests(tmp_path: Path) ->
     assert next(f.rule for f in done.findings if f.severity == "refused") == "external"
 
 
+ON_CPU = effective(
+    parse_recipe(b'{"name": "m", "version": "1", "backend": "onnxruntime", "target": "cpu", "model": "m"}')
+)
+
+
 def test_a_crash_of_the_reader_is_a_finding_and_loses_none_before_it(tmp_path: Path) -> None:
     entry = (
         "import os, signal, pellucid.backends.onnxruntime.adapter as adapter; "
         "adapter.OnnxRuntimeBackend.preflight = lambda *a: os.kill(os.getpid(), signal.SIGSEGV); " + ENTRY
     )
-    recipe = effective(
-        parse_recipe(
-            b'{"name": "m", "version": "1", "backend": "onnxruntime", "target": "cpu", "model": "m"}'
-        )
-    )
-    done = foresee(recipe, MODELS["random_noise"](), tmp_path, fit_buckets=True, entry=entry)
+    done = foresee(ON_CPU, MODELS["random_noise"](), tmp_path, fit_buckets=True, entry=entry)
     assert [(f.severity, f.rule) for f in done.findings] == [("refused", "crash"), ("risk", "random")]
     assert done.findings[0].what == "the process that read it ended by signal SIGSEGV in phase backend"
+
+
+def test_a_full_temporary_folder_is_told_in_words_and_is_no_finding(tmp_path: Path) -> None:
+    entry = (
+        "import os, pellucid.build.worker as worker; "
+        "worker.write_file = lambda *a: os.write(os.open('/dev/full', os.O_WRONLY), bytes(1)); " + ENTRY
+    )
+    with pytest.raises(DiskFullError, match="preflight: expected room for what it makes") as error:
+        foresee(ON_CPU, credit_like(), tmp_path, fit_buckets=True, entry=entry)
+    assert "TMPDIR" in error.value.hint
 
 
 def narrowed() -> bytes:

@@ -29,6 +29,8 @@ def preflight(
         LimitError: The model is larger than one ONNX file can be.
         UsageError: A recipe and a backend at once, or a target without a backend.
         MissingExtraError: The backend asked for is not installed.
+        BuildCancelledError: Somebody asked for the end.
+        DiskFullError: The temporary folder has no room.
     """
     from pellucid.build.files import read_model
     from pellucid.build.preflight_child import foresee

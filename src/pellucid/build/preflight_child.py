@@ -46,6 +46,10 @@ def foresee(
         recipe: Effective recipe.
         folder: Where files that the model names lie.
         fit_buckets: The recipe is a default one: a model without a batch axis gets no buckets.
+
+    Raises:
+        BuildCancelledError: Somebody asked for the end.
+        DiskFullError: The temporary folder has no room for what the process leaves.
     """
     found: list[PreflightFinding] = []
     phases = ["start"]
@@ -71,6 +75,8 @@ def foresee(
         result = places.hide_in(result, Path(scratch))
     if ended.cancelled:
         raise BuildCancelledError("preflight: expected an answer, got a request to stop")
+    if ended.code == left.NO_ROOM:
+        raise left.no_room("preflight")
     if result is None:
         what = f"the process that read it ended by {ended.reason} in phase {phases[-1]}"
         fix = "raise limits.timeout_s" if ended.timed_out else "a file that kills its reader: export it again"

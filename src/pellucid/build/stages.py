@@ -16,7 +16,7 @@ from pellucid.build.guarded import unguarded
 from pellucid.build.hashed import Hashed
 from pellucid.build.shelf import Early, Shelf, early
 from pellucid.core.digest import Data
-from pellucid.errors import BuildCancelledError, BuilderCrashedError, DiskFullError
+from pellucid.errors import BuildCancelledError, BuilderCrashedError
 
 Progress = Callable[[str], None]
 STEP: Final = "build: "  # begins what is said of a builder's step; anything else is a phase
@@ -205,10 +205,7 @@ def _verified(stage: str, ended: Ended, raw: bytes, place: Path) -> dict[str, An
     if ended.cancelled and (result is None or "error" not in result):
         raise BuildCancelledError(f"build worker, {stage}: expected a result, got a request to stop")
     if ended.code == left.NO_ROOM:
-        raise DiskFullError(
-            f"build worker, {stage}: expected room for what it makes in its temporary folder, got none left",
-            hint="make room where TMPDIR is, or let TMPDIR name a folder that has some",
-        )
+        raise left.no_room(f"build worker, {stage}")
     if result is None:
         hint = "killed from outside: often the machine ran out of memory" if ended.code == -9 else ""
         if ended.timed_out:
