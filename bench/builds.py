@@ -52,7 +52,6 @@ class Model:
         recipe: What its recipe says beside the defaults.
         targets: Architectures, where the backend builds for one; precisions other than the first
             are built for the first target only.
-        builds: The most that are measured of it, 0: as many as of all.
     """
 
     name: str
@@ -62,14 +61,13 @@ class Model:
     recipe: dict[str, Any] = field(default_factory=dict)
     precisions: tuple[str, ...] = ("fp32",)
     targets: tuple[str, ...] = ("sm89",)
-    builds: int = 0
 
 
 LOSSY: Final = ("fp32", "fp16", "int8 minmax", "int8 entropy", "int8 percentile")
-LIGHT: Final = {  # most builds, 0: as many as of all; the last three give engines of up to 513 MB
-    "squeezenet": 0, "shufflenet": 0, "resnet50": 4, "inception_v1": 0, "inception_v2": 4, "densenet121": 4,
-    "zfnet512": 1, "bvlc_alexnet": 1, "vgg19": 1,
-}  # fmt: skip
+LIGHT: Final = (  # with onnxruntime the last three give engines of 244 to 575 MB
+    "squeezenet", "shufflenet", "inception_v1", "inception_v2", "densenet121", "resnet50", "bvlc_alexnet",
+    "zfnet512", "vgg19",
+)  # fmt: skip
 MODELS: Final = (
     Model("digits", "own, examples/digits", recipe={"buckets": [1, 16, 64]}, precisions=LOSSY,
           targets=("sm89", "sm80", "sm86", "sm120")),
@@ -81,8 +79,8 @@ MODELS: Final = (
           {"buckets": [1, 4, 8], "shapes": {"x": [-1, 3, 48, 192]}}),
     Model("transformer", "own, bench/transformer.py: its weights are random", recipe={"buckets": [1, 8]}),
     *(Model(f"light-{name}", "onnx package, Apache-2.0: its large weights are all alike",
-            member=f"light_{name}.onnx", recipe={"buckets": []}, builds=builds)
-      for name, builds in LIGHT.items()),
+            member=f"light_{name}.onnx", recipe={"buckets": []})
+      for name in LIGHT),
 )  # fmt: skip
 BACKENDS: Final[dict[str, dict[str, Any]]] = {
     "tensorrt-rtx": {"licence_ack": True},
@@ -275,19 +273,18 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def planned(model: Model, builds: int) -> Iterator[Row]:
-    count = min(builds, model.builds) if model.builds else builds
     for precision in model.precisions:
         targets = model.targets if precision == model.precisions[0] else model.targets[:1]
-        yield from (Row(model, "tensorrt-rtx", target, precision, count) for target in targets)
-        yield Row(model, "onnxruntime", "cpu", precision, count)
+        yield from (Row(model, "tensorrt-rtx", target, precision, builds) for target in targets)
+        yield Row(model, "onnxruntime", "cpu", precision, builds)
 
 
 # -- the page -------------------------------------------------------------------------------------
 
 HEAD: Final = """# Models that were built
 
-Written by `bench/builds.py`; do not edit. Each model was built {builds} times with each backend (large
-ones less often, see their row) and once more to warm up: `pellucid build` as a whole process, in turn with
+Written by `bench/builds.py`; do not edit. Each model was built {builds} times with each backend and once
+more to warm up: `pellucid build` as a whole process, in turn with
 the bare builder (`bench/bare.py`: the same graph, the same options, nothing else) as a whole process. Times
 are medians, memory is the resident size of the largest process. Modules are compiled before, as `pip` does
 for what it installs.
