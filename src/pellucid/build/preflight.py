@@ -21,7 +21,7 @@ from pellucid.build.canonical_opset import opset_of
 from pellucid.build.canonical_read import WHOLE_MAX, Outside, embed, parse
 from pellucid.build.canonical_shapes import fix_shapes
 from pellucid.build.frame import write_frame
-from pellucid.build.preflight_types import fp16_findings, quantised_findings, quantised_places
+from pellucid.build.preflight_types import QUANTISED, fp16_findings, quantised_findings, quantised_places
 from pellucid.build.task import Task
 from pellucid.core.digest import sha256
 from pellucid.core.recipe_choices import verify_judged
@@ -85,11 +85,13 @@ def preflight(task: Task) -> dict[str, Any]:
     for finding in told:
         tell(finding)
     named = quantised_places(compiled) if told else set()
+    is_explained = any(finding.where in named for finding in told)
     task.phase("backend")
     backend = task.backend_for(recipe["backend"])
     ask = getattr(backend, "preflight", None)
     for finding in ask(recipe, canonical.compiled, task.log) if ask is not None else []:
-        if finding.where not in named:  # the library's words about itself, of a node that ours are about
+        # the library's words about itself, of nodes that ours are about
+        if finding.where not in named and not (is_explained and finding.rule == QUANTISED):
             tell(finding)
     return facts
 

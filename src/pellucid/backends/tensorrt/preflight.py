@@ -20,6 +20,7 @@ from pellucid.core.words import shortened
 from pellucid.errors import BuildError, ParseError, PrecisionError
 from pellucid.ports import BuildLog, PreflightFinding
 
+QUANTISED: Final = "types.quantised"  # rule: it would compute INT8 where the model says UINT8
 _STANDARD: Final = ("", "ai.onnx")
 _OTHER: Final = "replace it at export, or build with onnxruntime"
 _MATRIX: Final = ("MatMul", "Gemm", "LSTM")  # measured, whatever their shapes; convolutions are taken
@@ -142,14 +143,14 @@ def _parsed(
     for name in graph.shape_inputs(network):
         what = "its values decide the shape of another tensor"
         yield PreflightFinding("refused", "shapes", f"input {name}", what, graph.SHAPES_HINT)
-    steps: list[Callable[[], Any]] = [lines.verify]
+    steps: list[tuple[str, Callable[[], Any]]] = [(QUANTISED, lines.verify)]
     if not graph.doubles(source):  # which it takes for FP32, and which are named already
-        steps.append(lambda: graph.interface(trt, source, network))
-    for step in steps:
+        steps.append(("types", lambda: graph.interface(trt, source, network)))
+    for rule, step in steps:
         try:
             step()
         except (ParseError, PrecisionError) as error:
-            yield PreflightFinding("refused", "types", "model", error.message, error.hint)
+            yield PreflightFinding("refused", rule, "model", error.message, error.hint)
 
 
 def _error(error: Any, lines: Messages, backend: str) -> PreflightFinding:
