@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pellucid.cli.output import emit, json_option, pairs, site_option, table, working
+from pellucid.cli.output import emit, json_option, pairs, site_option, table, width_of, working
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,8 +69,7 @@ def show(
         if not found:
             console.print(f"{title}. Values are compared exactly; times are UTC.", markup=False)
             return
-        columns = ("index", "time", "type", "key", "model", "outcome")
-        console.print(table(title, columns, map(_cells, found), whole=("index", "time", "type", "outcome")))
+        _render_found(console, title, [_cells(row) for row in found])
 
     emit(value, render, as_json=as_json)
 
@@ -88,12 +87,35 @@ def _found(row: Found) -> dict[str, Any]:
     return value | {"time": format_time(row.time_ns)}
 
 
-def _cells(row: Found) -> tuple[Any, ...]:
+def _cells(row: Found) -> tuple[str, ...]:
     from pellucid.core.times import format_time
 
     model = f"{row.model}:{row.version}" if row.model else ""
     outcome = f"{row.label} {row.confidence}".strip() or row.outcome  # a decision says it was answered
-    return (row.index, format_time(row.time_ns)[:19].replace("T", " "), row.type, row.key, model, outcome)
+    return (
+        str(row.index),
+        format_time(row.time_ns)[:19].replace("T", " "),
+        row.type,
+        row.key,
+        model,
+        outcome,
+    )
+
+
+def _render_found(console: Console, title: str, rows: list[tuple[str, ...]]) -> None:
+    """A table where it fits; else two lines an entry: a key is copied, so that it is never broken."""
+    columns = ("index", "time", "type", "key", "model", "outcome")
+    built = table(title, columns, rows, whole=columns)
+    if width_of(console, built) <= console.width:
+        console.print(built)
+        return
+    console.print(f"{title}\n", markup=False)
+    wide = [max(len(row[i]) for row in rows) for i in range(3)]
+    for row in rows:
+        head = "  ".join(text.ljust(size) for text, size in zip(row, wide, strict=False))
+        console.print(f"{head}  {row[3]}", markup=False, soft_wrap=True)
+        if any(row[4:]):
+            console.print(f"{'':{wide[0]}}  {'  '.join(filter(None, row[4:]))}", markup=False, soft_wrap=True)
 
 
 @command.command("status", short_help="Show how far the ledger is, and who follows.")

@@ -7,15 +7,21 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
+    from rich.text import Text
 
+_GAP = 3  # columns between a name and its value
+_INDENT = 2  # of a value below its name: the longest digest, hmac-sha256, still fits into 80 columns
+_WIDE = 10_000  # columns: more than any table needs
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -95,22 +101,50 @@ def table(
 
 
 def pairs(title: str, rows: Iterable[tuple[str, Any]]) -> RenderableType:
-    """Names and values, one a line; a full digest beside a long name fits into 96 columns."""
-    from rich.padding import Padding
-    from rich.table import Table
+    """Names and values, one a line; a digest too long for its column has a line of its own, unbroken."""
+    return _Pairs(title, list(rows))
+
+
+class _Pairs:
+    def __init__(self, title: str, rows: list[tuple[str, Any]]) -> None:
+        self._title = title
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
+        if self._title:
+            yield Text(self._title, "table.title")
+        named = [(Text(name), _cell(value)) for name, value in self._rows]
+        width = max((name.cell_len for name, _ in named), default=0)
+        room = options.max_width - width - _GAP
+        own = [" " not in value.plain and value.cell_len > room for _, value in named]
+        for is_own, run in groupby(zip(named, own, strict=True), key=itemgetter(1)):
+            if is_own:
+                for (name, value), _ in run:
+                    yield name
+                    yield Padding(value, (0, 0, 0, _INDENT), expand=False)
+                continue
+            built = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=False)
+            built.add_column(overflow="fold", min_width=min(width, options.max_width // 2))
+            built.add_column(overflow="fold")
+            for row, _ in run:
+                built.add_row(*row)
+            yield built
+        yield Text("")
+
+
+def _cell(value: Any) -> Text:
     from rich.text import Text
 
-    built = Table(
-        title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 3, 0, 0),
-        show_header=False,
-    )  # fmt: skip
-    for _ in range(2):
-        built.add_column(overflow="fold")
-    for name, value in rows:
-        built.add_row(
-            Text(name), value if isinstance(value, Text) else Text("-" if value is None else str(value))
-        )
-    return Padding(built, (0, 0, 1, 0))
+    return value if isinstance(value, Text) else Text("-" if value is None else str(value), overflow="fold")
+
+
+def width_of(console: Console, built: Table) -> int:
+    """Columns that a table would take if nothing in it were broken over lines."""
+    return console.measure(built, options=console.options.update_width(_WIDE)).maximum
 
 
 def show_next(console: Console, words: Iterable[str | Path], site_path: Path | None) -> None:

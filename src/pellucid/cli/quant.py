@@ -259,7 +259,7 @@ def _render(console: Console, asked: str, answer: Dependents) -> None:
         ]))  # fmt: skip
         rows = [(c.key, format_time(c.time_ns)[:19], c.outcome) for c in each.calls[:_SHOWN_MAX]]
         if rows:
-            console.print(table("", ("call", "time", "outcome"), rows))
+            console.print(table("", ("call", "time", "outcome"), rows, whole=("call", "time")))
         if len(each.calls) > _SHOWN_MAX:
             console.print(f"... and {len(each.calls) - _SHOWN_MAX:,} more; --json has them all")
     for name, reason in answer.refused:
