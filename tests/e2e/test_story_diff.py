@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -164,3 +165,7 @@ def test_people_get_tables_and_need_only_keys(site: Site, built: dict[str, Path]
     assert done.returncode == 0, done.stderr
     for words in ("Tactics", "Memory", "Same in both: ", "Not compared: ranges: neither says."):
         assert words in done.stdout
+    sizes = re.findall(r"_bytes +(\S+) +(\S+)", done.stdout)
+    assert sizes
+    assert all(re.fullmatch(r"\d{1,3}(,\d{3})*", size) for pair in sizes for size in pair)
+    assert any("," in size for pair in sizes for size in pair)

@@ -132,6 +132,13 @@ def test_nothing_unseen_stands_in_either_form(mark: str) -> None:
     assert f"night{mark}shift" not in unescape(html(parts)) or mark.startswith("&")
 
 
+def test_a_command_is_pasted_from_the_file_as_it_stands() -> None:
+    text = label.markdown("toy", made()).decode()
+    assert "| The engine alone | `sha256sum FOLDER/engine/*` |" in text
+    assert f"| which must print | {DIGESTS['engine'][7:]} |" in text
+    assert "`pellucid verify FOLDER --trust TRUST`" in text
+
+
 def test_both_forms_say_the_same() -> None:
     parts = made(measured_documents(), drawing="<svg></svg>")
     text, page = label.markdown("toy", parts).decode(), unescape(html(parts))

@@ -98,7 +98,10 @@ def _section(console: Console, section: str, found: Comparison) -> None:
     listed = [d for d in found.differences if d.section == section and not _is_told(d, found)]
     both = [d for d in listed if found.builders is None or (d.a and d.b)]
     columns = ("what", "A", "B", "reason")[: 3 if found.builders else 4]
-    rows = [(d.subject, d.a or "-", d.b or "-", _reason(d, found))[: len(columns)] for d in both[:_SHOWN_MAX]]
+    rows = [
+        (d.subject, *values_of(d.subject, d.a, d.b), _reason(d, found))[: len(columns)]
+        for d in both[:_SHOWN_MAX]
+    ]
     if rows:
         console.print(table(section.capitalize(), columns, rows))
     if len(both) > len(rows):
@@ -107,6 +110,12 @@ def _section(console: Console, section: str, found: Comparison) -> None:
         console.print(
             f"{section.capitalize()} that one side alone says: {len(listed) - len(both)}; see --json"
         )
+
+
+def values_of(subject: str, *values: str) -> tuple[str, ...]:
+    """The two values on a screen: a dash for none, counts of bytes with separators."""
+    is_size = subject.endswith("_bytes")
+    return tuple(f"{int(value):,}" if is_size and value.isdecimal() else value or "-" for value in values)
 
 
 def _is_told(difference: Difference, found: Comparison) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pellucid.cli.diff import values_of
 from pellucid.cli.output import emit, json_option, pairs, site_option, table, working
 
 if TYPE_CHECKING:
@@ -76,5 +77,5 @@ def _render(console: Console, outcome: Outcome, keep: Path | None) -> None:
     console.print(pairs("", [*rows, ("ledger entry", outcome.entry)]))
     shown = rebuilt.comparison.differences[:_SHOWN_MAX]
     if shown:
-        listed = [(d.section, d.subject, d.a or "-", d.b or "-") for d in shown]
+        listed = [(d.section, d.subject, *values_of(d.subject, d.a, d.b)) for d in shown]
         console.print(table("Package (A) and rebuild (B)", ("section", "what", "A", "B"), listed))

@@ -13,6 +13,12 @@ ROWS_MAX: Final = 150  # limit: rows of one table; the documents hold the rest
 PLOTTED_MAX: Final = 40  # limit: rows of one plot
 
 
+class Command(str):
+    """A value that is pasted as it stands, into a shell; words of ours only, never of a model."""
+
+    __slots__ = ()
+
+
 class Table(msgspec.Struct, frozen=True):
     """Rows under named columns.
 

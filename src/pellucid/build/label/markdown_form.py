@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from pellucid.build.drawing_text import seen
-from pellucid.build.label.content import Section, Table
+from pellucid.build.label.content import Command, Section, Table
 
 
 def markdown(title: str, parts: Sequence[Section]) -> bytes:
@@ -17,7 +17,7 @@ def markdown(title: str, parts: Sequence[Section]) -> bytes:
         if part.lead:
             lines += [_inline(part.lead), ""]
         lines += ["| | |", "|---|---|"]
-        lines += [f"| {_inline(name)} | {_inline(value)} |" for name, value in part.rows]
+        lines += [f"| {_inline(name)} | {_value(value)} |" for name, value in part.rows]
         lines.append("")
         for table in part.tables:
             lines += _table(table)
@@ -29,6 +29,10 @@ def _table(table: Table) -> list[str]:
     lines = [f"**{_inline(table.caption)}**", "", f"| {' | '.join(table.head)} |", f"|{'|'.join(marks)}|"]
     lines += [f"| {' | '.join(_inline(cell) for cell in row)} |" for row in table.rows]
     return [*lines, "", *([_inline(table.rest), ""] if table.rest else [])]
+
+
+def _value(text: str) -> str:
+    return f"`{text}`" if isinstance(text, Command) else _inline(text)
 
 
 def _inline(text: str) -> str:

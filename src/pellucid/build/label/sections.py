@@ -11,6 +11,7 @@ from pellucid.build.label.calibrated import calibration
 from pellucid.build.label.composition import composition
 from pellucid.build.label.content import (
     NOT_MEASURED,
+    Command,
     Figure,
     Section,
     Table,
@@ -201,12 +202,15 @@ def _checks(digests: Mapping[str, str]) -> Section:
     return Section(
         "How to check it",
         [
-            ("Everything at once", "pellucid verify FOLDER --trust TRUST"),
+            ("Everything at once", Command("pellucid verify FOLDER --trust TRUST")),
             (
                 "Without our software",
-                "model_signing verify key FOLDER --public_key builder.pem --signature FOLDER/model.sig",
+                Command(
+                    "model_signing verify key FOLDER --public_key builder.pem --signature FOLDER/model.sig"
+                ),
             ),
-            ("The engine alone", f"sha256sum FOLDER/engine/* must print {digests['engine'][7:]}"),
+            ("The engine alone", Command("sha256sum FOLDER/engine/*")),
+            ("which must print", digests["engine"][7:]),
             ("This page", "is one of the signed files: manifest.json lists label.html and label.md"),
             ("Measured on the device", "attestations/, each signed by itself, added after this label"),
         ],
