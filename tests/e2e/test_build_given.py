@@ -320,3 +320,13 @@ def test_an_answer_that_nobody_understands_is_told_whole_and_recorded(
     assert data["outcome"] == BuildError.code
     assert data["reason"] == f"build: expected to go on, got {kind.__name__}"
     assert [path.name for path in (tmp_path / "packages").iterdir()] == ["failed"]
+
+
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize("message", ["[1]", "5", "None", "{'step': 5}", "{'step': ['parse']}"])
+def test_a_message_that_nobody_understands_ends_the_build_as_a_crash(tmp_path: Path, message: str) -> None:
+    said = f"from pellucid.build.frame import write_frame; write_frame(self.frames, {message})"
+    error, _ = refused(tmp_path, child(first=said))
+    assert isinstance(error, BuilderCrashedError)
+    assert error.message.endswith("expected a result, got a message that nobody understands")
+    assert "memory" not in error.hint

@@ -164,6 +164,21 @@ def test_a_crash_of_the_reader_is_a_finding_and_loses_none_before_it(tmp_path: P
     assert done.findings[0].what == "the process that read it ended by signal SIGSEGV in phase backend"
 
 
+@pytest.mark.parametrize(
+    "message", ["[1]", "{'finding': {'severity': 5}}", "{'finding': dict.fromkeys(KEYS, 'strange')}"]
+)
+def test_a_message_that_nobody_understands_is_a_crash(tmp_path: Path, message: str) -> None:
+    entry = (
+        "import pellucid.backends.onnxruntime.adapter as adapter, pellucid.build.preflight as preflight; "
+        "KEYS = ('severity', 'rule', 'where', 'what', 'fix'); from pellucid.build.task import Task; "
+        "write, phase = preflight.write_frame, Task.phase; "
+        f"Task.phase = lambda self, name: (write(self.frames, {message}), phase(self, name)); {ENTRY}"
+    )
+    (found,) = foresee(ON_CPU, credit_like(), tmp_path, fit_buckets=True, entry=entry).findings
+    assert (found.severity, found.rule) == ("refused", "crash")
+    assert "ended by a message that nobody understands" in found.what
+
+
 def test_a_full_temporary_folder_is_told_in_words_and_is_no_finding(tmp_path: Path) -> None:
     entry = (
         "import os, pellucid.build.worker as worker; "

@@ -6,6 +6,7 @@ import io
 import os
 import resource
 import shutil
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from pellucid.app.build import isolated
 from pellucid.build import limits
 from pellucid.build.child import measures, run_child
-from pellucid.build.frame import read_frame, write_frame
+from pellucid.build.frame import read_frame, verify_map, write_frame
 from pellucid.build.log import LogWriter
 from pellucid.core.tensor import Tensor
 from pellucid.errors import BuilderCrashedError, BuildError, FormatError, ParseError, PellucidError, by_code
@@ -41,7 +42,9 @@ def test_frames_come_back() -> None:
     assert read_frame(stream) is None
 
 
-@pytest.mark.parametrize("raw", [b"\0", b"\0" * 7, b"\0" * 7 + b"\5ab", b"\xff" * 8, b"\0" * 7 + b"\1\xc1"])
+@pytest.mark.parametrize(
+    "raw", [b"\0", b"\0" * 7, b"\0" * 7 + b"\5ab", b"\xff" * 8, b"\0" * 7 + b"\1\xc1", b"\0" * 7 + b"\1\xc0"]
+)
 def test_broken_frames_are_refused(raw: bytes) -> None:
     with pytest.raises(FormatError):
         read_frame(io.BytesIO(raw))
@@ -92,6 +95,10 @@ def test_what_a_machine_does_not_allow_is_reported_and_left_out(monkeypatch: pyt
         ("import time\nwhile True: time.sleep(60)", "no answer in time"),
         (
             "import sys, time; sys.stdout.write('garbage!garbage!'); sys.stdout.flush(); time.sleep(60)",
+            "a message that nobody understands",
+        ),
+        (
+            "import os, sys; sys.stdout.write('cut'); sys.stdout.flush(); os.kill(os.getpid(), 9)",
             "signal SIGKILL",
         ),
     ],
@@ -117,6 +124,31 @@ def test_grandchildren_die_too(tmp_path: Path) -> None:
     while status.exists() and "Z (zombie)" not in status.read_text():
         assert time.monotonic() < limit, "the grandchild lives"
         os.sched_yield()
+
+
+SAYS = "import sys; from pellucid.build.frame import write_frame; "
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "write_frame(sys.stdout.buffer, [1]); sys.stdin.read(); import signal; signal.pause()",
+        "write_frame(sys.stdout.buffer, [1])",  # its end is clean, but for what it said
+        "write_frame(sys.stdout.buffer, None)",
+        "sys.stdout.buffer.write(b'garbage!garbage!')",
+    ],
+)
+def test_a_message_that_is_none_ends_a_child_that_gave_no_answer(tmp_path: Path, code: str) -> None:
+    ended = run_child(SAYS + code, None, tmp_path, timeout_s=60, on_frame=verify_map)
+    assert (ended.is_garbled, ended.is_clean, ended.timed_out) == (True, False, False)
+    assert ended.reason == "a message that nobody understands"
+    assert ended.code in (0, -signal.SIGKILL)
+
+
+def test_an_engine_process_that_answers_no_map_crashed() -> None:
+    runner = replace(isolated(), entry=f"{SAYS}write_frame(sys.stdout.buffer, 5)")
+    with pytest.raises(BuilderCrashedError, match="a message that nobody understands"):
+        runner.infer("reference", credit_like(), RECIPE, [BATCH])
 
 
 def test_outputs_errors_and_times_cross_the_process(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class Ended(msgspec.Struct, frozen=True):
         cancelled: Somebody asked for its end before it came.
         frames: Messages it sent, in order.
         left_behind: Files it left in its home and temporary folders.
+        is_garbled: It sent what is no message, and was ended for that, if it still ran.
     """
 
     code: int
@@ -69,15 +70,23 @@ class Ended(msgspec.Struct, frozen=True):
     stderr: bytes
     left_behind: list[str]
     cancelled: bool = False
+    is_garbled: bool = False
 
     def __repr__(self) -> str:
         return f"Ended({self.reason!r})"
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether it ended by itself, said no failure, and was understood."""
+        return self.code == 0 and not self.is_garbled
 
     @property
     def reason(self) -> str:
         """In words: ``exit 1``, ``signal SIGSEGV``, ``no answer in time``, ``cancelled``."""
         if self.cancelled:
             return "cancelled"
+        if self.is_garbled:
+            return "a message that nobody understands"
         if self.timed_out:
             return "no answer in time"
         if self.code >= 0:
@@ -149,6 +158,7 @@ class Child(msgspec.Struct, frozen=True):
     scratch: Path
     stderr: BinaryIO
     frames: list[Any]
+    garbled: threading.Event
     reader: threading.Thread
 
     def say(self, message: Any) -> None:
@@ -201,16 +211,19 @@ class Child(msgspec.Struct, frozen=True):
             for p in (self.scratch / name).rglob("*")
         )
         is_cancelled = stop.requested
-        timed_out = is_late and code == -signal.SIGKILL and not is_cancelled
-        return Ended(code, timed_out, self.frames, said, left, is_cancelled)
+        is_garbled = self.garbled.is_set()
+        timed_out = is_late and code == -signal.SIGKILL and not is_cancelled and not is_garbled
+        return Ended(code, timed_out, self.frames, said, left, is_cancelled, is_garbled)
 
 
-def start_child(entry: str, scratch: Path, on_frame: Callable[[Any], None] = lambda frame: None) -> Child:
+def start_child(entry: str, scratch: Path, on_frame: Callable[[Any], object] = lambda frame: None) -> Child:
     """Start a child that waits for its request.
 
     Args:
         entry: Python source, one line.
         scratch: Existing folder of its own; ``home`` and ``tmp`` are made below it.
+        on_frame: Called with each message, on a thread of its own; a ``FormatError`` that it raises
+            says that the message is none, and ends the child.
 
     Raises:
         OSError: The system has no process, thread or file left.
@@ -227,10 +240,11 @@ def start_child(entry: str, scratch: Path, on_frame: Callable[[Any], None] = lam
         left.enter_context(process)
         left.callback(_kill, process)
         frames: list[Any] = []
-        reader = threading.Thread(target=_read_all, args=(process, frames, on_frame), daemon=True)
+        garbled = threading.Event()
+        reader = threading.Thread(target=_read_all, args=(process, frames, garbled, on_frame), daemon=True)
         _begin(reader)
         left.pop_all()
-    return Child(process, scratch, stderr, frames, reader)
+    return Child(process, scratch, stderr, frames, garbled, reader)
 
 
 def _begin(thread: threading.Thread) -> None:
@@ -251,7 +265,7 @@ def run_child(
     scratch: Path,
     *,
     timeout_s: float,
-    on_frame: Callable[[Any], None] = lambda frame: None,
+    on_frame: Callable[[Any], object] = lambda frame: None,
 ) -> Ended:
     """Start a child, send one request, take its messages until it ends; it never outlives the call.
 
@@ -272,14 +286,21 @@ def _reap(child: Child) -> int:
     return code
 
 
-def _read_all(process: subprocess.Popen[bytes], frames: list[Any], on_frame: Callable[[Any], None]) -> None:
+def _read_all(
+    process: subprocess.Popen[bytes],
+    frames: list[Any],
+    garbled: threading.Event,
+    on_frame: Callable[[Any], object],
+) -> None:
     assert process.stdout is not None
     try:
         while (frame := read_frame(process.stdout)) is not None:  # type: ignore[arg-type]
             frames.append(frame)
             on_frame(frame)
-    except FormatError:
-        _kill(process)  # a message cut short: the child is dying, or not ours
+    except FormatError as error:
+        if not isinstance(error.__cause__, EOFError):  # else it is dying, and how says more
+            garbled.set()
+        _kill(process)
 
 
 def _ask_to_end(process: subprocess.Popen[bytes]) -> None:

@@ -33,12 +33,14 @@ def read_frame(stream: BinaryIO) -> Any | None:
     """Next message, or ``None`` at a clean end.
 
     Raises:
-        FormatError: The stream ends inside a message, or it is none.
+        FormatError: The stream ends inside a message (then caused by an ``EOFError``), or it is none.
     """
     head = stream.read(_LENGTH.size)
     if not head:
         return None
-    (size,) = _LENGTH.unpack(head.ljust(_LENGTH.size, b"\xff"))
+    if len(head) < _LENGTH.size:
+        raise FormatError(f"frame: expected {_LENGTH.size} bytes of length, got {len(head)}") from EOFError()
+    (size,) = _LENGTH.unpack(head)
     if size > FRAME_MAX:
         raise FormatError(f"frame: expected at most {FRAME_MAX:,} bytes, got a length of {size:,}")
     body = memoryview(bytearray(size))
@@ -48,11 +50,25 @@ def read_frame(stream: BinaryIO) -> Any | None:
     while got < size and (count := stream.readinto(body[got:])):  # type: ignore[attr-defined]
         got += count
     if got != size:
-        raise FormatError(f"frame: expected {size:,} bytes, got {got:,}")
+        raise FormatError(f"frame: expected {size:,} bytes, got {got:,}") from EOFError()
     try:
-        return msgspec.msgpack.decode(body)
+        message = msgspec.msgpack.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(f"frame: expected msgpack, got {error!s:.120}") from error
+    if message is None:  # would be taken for the end
+        raise FormatError("frame: expected a message, got nil")
+    return message
+
+
+def verify_map(message: Any) -> dict[Any, Any]:
+    """The message, which is to have names for what it says.
+
+    Raises:
+        FormatError: It is no map.
+    """
+    if not isinstance(message, dict):
+        raise FormatError(f"frame: expected a map, got {type(message).__name__}")
+    return message
 
 
 def pack_tensors(tensors: list[Tensor] | tuple[Tensor, ...]) -> list[Any]:

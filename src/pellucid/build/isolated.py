@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pellucid.build.child import run_child
-from pellucid.build.frame import pack_tensors, unpack_tensors
+from pellucid.build.frame import pack_tensors, unpack_tensors, verify_map
 from pellucid.build.guarded import unguarded
 from pellucid.core.tensor import Tensor
 from pellucid.errors import BuildCancelledError, BuilderCrashedError
@@ -93,10 +93,12 @@ class ChildIsolated:
             **more,
         }
         with tempfile.TemporaryDirectory(prefix="pellucid-") as scratch:
-            ended = run_child(self.entry, request, Path(scratch), timeout_s=self.timeout_s)
+            ended = run_child(
+                self.entry, request, Path(scratch), timeout_s=self.timeout_s, on_frame=verify_map
+            )
         if ended.cancelled:
             raise BuildCancelledError("engine process: expected an answer, got a request to stop")
-        if ended.code != 0 or len(ended.frames) != 1:
+        if not ended.is_clean or len(ended.frames) != 1:
             raise BuilderCrashedError(
                 f"engine process: expected an answer, got {ended.reason}",
                 hint=ended.stderr.decode("utf-8", "replace").strip()[-300:],

@@ -12,7 +12,8 @@ import msgspec
 
 from pellucid.build import left, places
 from pellucid.build.child import run_child
-from pellucid.errors import BuildCancelledError
+from pellucid.build.frame import verify_map
+from pellucid.errors import BuildCancelledError, FormatError
 from pellucid.ports import PreflightFinding
 
 _ORDER: Final = {"refused": 0, "risk": 1, "note": 2}
@@ -55,10 +56,17 @@ def foresee(
     phases = ["start"]
 
     def take(frame: Any) -> None:
-        if "finding" in frame:
-            found.append(PreflightFinding(**places.hide_in(frame["finding"], Path(scratch))))
-        else:
-            phases.append(str(frame.get("phase")))
+        message = verify_map(frame)
+        if "finding" not in message:
+            phases.append(str(message.get("phase")))
+            return
+        try:
+            finding = msgspec.convert(places.hide_in(message["finding"], Path(scratch)), PreflightFinding)
+        except msgspec.ValidationError as error:
+            raise FormatError(f"preflight: expected a finding, got {error!s:.120}") from error
+        if finding.severity not in _ORDER:
+            raise FormatError(f"preflight: expected one of {list(_ORDER)}, got {finding.severity!r:.60}")
+        found.append(finding)
 
     with tempfile.TemporaryDirectory(prefix="pellucid-preflight-") as scratch:
         out = Path(scratch) / "out"
@@ -71,7 +79,7 @@ def foresee(
             entry, request, Path(scratch), timeout_s=recipe["limits"]["timeout_s"], on_frame=take
         )
         path = out / left.RESULT
-        result = msgspec.msgpack.decode(path.read_bytes()) if path.is_file() and ended.code == 0 else None
+        result = msgspec.msgpack.decode(path.read_bytes()) if path.is_file() and ended.is_clean else None
         result = places.hide_in(result, Path(scratch))
     if ended.cancelled:
         raise BuildCancelledError("preflight: expected an answer, got a request to stop")

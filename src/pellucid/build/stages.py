@@ -12,11 +12,12 @@ import msgspec
 
 from pellucid.build import left, places
 from pellucid.build.child import Child, Ended, start_child
+from pellucid.build.frame import verify_map
 from pellucid.build.guarded import unguarded
 from pellucid.build.hashed import Hashed
 from pellucid.build.shelf import Early, Shelf, early
 from pellucid.core.digest import Data
-from pellucid.errors import BuildCancelledError, BuilderCrashedError
+from pellucid.errors import BuildCancelledError, BuilderCrashedError, FormatError
 
 Progress = Callable[[str], None]
 STEP: Final = "build: "  # begins what is said of a builder's step; anything else is a phase
@@ -49,12 +50,18 @@ class Ears:
         self._progress = progress
         self.given: Callable[[str], object] = lambda name: None
 
-    def hear(self, frame: Mapping[str, Any]) -> None:
-        if "given" in frame:
+    def hear(self, frame: Any) -> None:
+        """Take one message.
+
+        Raises:
+            FormatError: It is none that a stage sends.
+        """
+        message = verify_map(frame)
+        if "given" in message:
             with suppress(OSError):  # it is looked for again at the child's end
-                self.given(str(frame["given"]))
+                self.given(str(message["given"]))
         else:
-            self._progress(_words(frame))
+            self._progress(_words(message))
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -189,7 +196,12 @@ def _hash_early(folder: Path, name: str, given: dict[str, Early]) -> None:
 def _words(frame: Mapping[str, Any]) -> str:
     """A phase by its name, a builder's step as ``build: PHASE, 3 of 6``."""
     if "step" in frame:
-        phase, done, of = frame["step"]
+        try:
+            phase, done, of = frame["step"]
+        except (TypeError, ValueError) as error:
+            raise FormatError(
+                f"build worker: expected a phase and two numbers, got {error!s:.120}"
+            ) from error
         return f"{STEP}{phase}, {done} of {of}"
     return str(frame.get("phase"))
 
@@ -199,7 +211,7 @@ def _part(path: Path) -> bytes:
 
 
 def _verified(stage: str, ended: Ended, raw: bytes, place: Path) -> dict[str, Any]:
-    result: dict[str, Any] | None = msgspec.msgpack.decode(raw) if raw and ended.code == 0 else None
+    result: dict[str, Any] | None = msgspec.msgpack.decode(raw) if raw and ended.is_clean else None
     if str(place).encode() in raw:  # seldom, and a walk through all facts
         result = places.hide_in(result, place)
     if ended.cancelled and (result is None or "error" not in result):
@@ -207,7 +219,8 @@ def _verified(stage: str, ended: Ended, raw: bytes, place: Path) -> dict[str, An
     if ended.code == left.NO_ROOM:
         raise left.no_room(f"build worker, {stage}")
     if result is None:
-        hint = "killed from outside: often the machine ran out of memory" if ended.code == -9 else ""
+        is_killed = ended.code == -9 and not ended.is_garbled
+        hint = "killed from outside: often the machine ran out of memory" if is_killed else ""
         if ended.timed_out:
             hint = "raise limits.timeout_s in the recipe"
         raise BuilderCrashedError(f"build worker, {stage}: expected a result, got {ended.reason}", hint=hint)
