@@ -303,7 +303,11 @@ class Recorder(Protocol):
 
 
 class EventRecorder(Protocol):
-    """How everything that is not a call becomes an entry; durable on return, gives the key."""
+    """How everything that is not a call becomes an entry; durable on return, gives the key.
+
+    A ``PellucidError`` says that nothing was recorded; after an ``OSError`` it may have been: the disk
+    took it, and did not confirm it.
+    """
 
     def event(self, kind: str, data: dict[str, Any], personal: Mapping[str, str] | None = None) -> str: ...
 

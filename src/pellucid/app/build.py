@@ -16,6 +16,7 @@ from pellucid.errors import (
     FormatError,
     NotFoundError,
     PackageError,
+    PellucidError,
     RecipeError,
     TensorError,
     UsageError,
@@ -57,6 +58,7 @@ def build(
 
     Raises:
         ModuleNotFoundError: A library that the children will need is not installed.
+        What brings the entry into the ledger's tree: the package and its entry stand.
         As ``pellucid.build.job.run_build``; UsageError where the collector cannot be spoken to;
         what ``site`` raises.
     """
@@ -79,12 +81,16 @@ def build(
             from pellucid.build.job import Job, run_build
             from pellucid.build.spans import Spans
 
+            recorder = _Recorder(opened)
             job = Job(
-                opened.packages_folder, _Recorder(opened), SystemClock(), said,
+                opened.packages_folder, recorder, SystemClock(), said,
                 meanwhile=lambda: _load_ledger(opened), ahead=ahead,
             )  # fmt: skip
-            with Spans(recipe_path) as spans:
-                return run_build(recipe_path, job)
+            try:
+                with Spans(recipe_path) as spans:
+                    return run_build(recipe_path, job)
+            finally:
+                recorder.settle()
         finally:
             with ExitStack() as left_over:  # each, also when one of them fails
                 for child in ahead:
@@ -118,11 +124,26 @@ class _Recorder:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._key = ""
 
     def event(self, kind: str, data: dict[str, Any], personal: Mapping[str, str] | None = None) -> str:
-        from pellucid.app.ledger import record_event
+        from pellucid.app.ledger import append_event
 
-        return record_event(self._site, kind, data, personal)
+        self._key = append_event(self._site, kind, data, personal)
+        return self._key
+
+    def settle(self) -> None:
+        """Bring what was recorded into the tree; a failure takes nothing back, and says so."""
+        if not self._key:
+            return
+        from pellucid.app.ledger import integrate
+
+        try:
+            integrate(self._site)
+        except PellucidError as error:
+            said = f"the build is recorded as {self._key}, and the next command integrates it"
+            hint = f"{error.hint}; {said}" if error.hint else said
+            raise type(error)(error.message, hint=hint) from error
 
 
 class Qualified(msgspec.Struct, frozen=True):

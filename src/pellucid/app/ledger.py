@@ -101,13 +101,22 @@ def ledger_sizes(site: Site) -> tuple[int, int]:
 # -- writing --------------------------------------------------------------------------------------
 
 
+def append_event(
+    site: Site, kind: str, data: dict[str, Any], personal: Mapping[str, str] | None = None
+) -> str:
+    """Record an event durably and return its key; whoever integrates next brings it into the tree.
+
+    Raises: as ``ports.EventRecorder``.
+    """
+    with DoorRecorder(site.ledger_folder, site.config.site.node, clock=SystemClock()) as recorder:
+        return recorder.event(kind, data, personal)
+
+
 def record_event(
     site: Site, kind: str, data: dict[str, Any], personal: Mapping[str, str] | None = None
 ) -> str:
     """Record an event durably and return its key; integrated at once if no sequencer runs."""
-    site.ledger_folder.mkdir(parents=True, exist_ok=True)
-    with DoorRecorder(site.ledger_folder, site.config.site.node, clock=SystemClock()) as recorder:
-        key = recorder.event(kind, data, personal)
+    key = append_event(site, kind, data, personal)
     integrate(site)
     return key
 

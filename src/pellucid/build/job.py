@@ -126,7 +126,11 @@ def run_build(recipe_path: Path, job: Job) -> BuildOutcome:
             unforeseen = BuildError(f"build: expected to go on, got {type(error).__name__}")
             _failed(unforeseen, recipe, written, stages, started, folder, job)
             raise
-        outcome = _record(recipe, written, target, files, made, job)
+        try:
+            outcome = _record(recipe, written, target, files, made, job)
+        except OSError:  # the entry may stand, and one without its package is worse
+            undone.pop_all()
+            raise
         undone.pop_all()
     return outcome
 
@@ -402,6 +406,7 @@ def _record(
     from pellucid.core.model_signing import file_digests, root_digest
 
     package, engine = root_digest(file_digests(files, made.digest)), made.digest(made.engine)
+    facts = canonical.decode(bytes(files["facts.json"]))  # what can fail comes before the entry
     entry = job.recorder.event(
         "build",
         _entry(recipe, written, made.log)
@@ -421,6 +426,6 @@ def _record(
         package,
         engine,
         sha256(made.log),
-        canonical.decode(bytes(files["facts.json"])),
+        facts,
         entry,
     )

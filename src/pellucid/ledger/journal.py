@@ -331,6 +331,19 @@ class JournalWriter:
         os.close(self._segment.fd)
 
 
+def open_journal(folder: Path, source: str) -> JournalWriter:
+    """A new writer's journal; its folder is made if there is none.
+
+    Raises:
+        UnavailableError, LedgerHaltedError: It cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _write_error(folder.name, error) from error
+    return JournalWriter(folder, source)
+
+
 def write_segment(folder: Path, source: str, seq: int, payloads: list[bytes]) -> Path:
     """Write a whole, final segment at once: either all of it exists durably, or nothing."""
     segment = _Segment(folder, source, seq, b"".join(map(encode_frame, payloads)))

@@ -23,7 +23,7 @@ from pellucid.core.record import Batch, Call, Context, encode_record
 from pellucid.errors import DiskFullError, LedgerFullError, LedgerHaltedError, PellucidError, UsageError
 from pellucid.ledger.board import Board
 from pellucid.ledger.events import check_size, closed_epoch, make_event
-from pellucid.ledger.journal import JournalWriter, backlog_bytes
+from pellucid.ledger.journal import JournalWriter, backlog_bytes, open_journal
 from pellucid.ports import Clock
 
 MODES: Final = ("journaled", "durable")
@@ -359,22 +359,23 @@ class DoorRecorder:
         """Append an event and wait for the disk; returns its key.
 
         Raises:
-            FormatError: Outside the canonical profile or too large for an entry.
+            FormatError: Outside the canonical profile or too large for an entry; not recorded.
+            UnavailableError, LedgerHaltedError: The journal cannot be written; not recorded.
+            OSError: It is in the journal, and the disk did not confirm it.
         """
         with self._lock:
             event = make_event(next(self._events), kind, data, personal, self._clock.now_ns())
             if self._journal is None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                self._journal = JournalWriter(self._folder, self.source)
+                self._journal = open_journal(self._folder, self.source)
             self._journal.append(encode_record(event))
             self._journal.sync()
         return f"{self.source}/e{event.n}"
 
     def close(self) -> None:
-        """Let go of the journal, so that it can be collected once integrated."""
+        """Let go of the journal, so that it can be collected once integrated; each event is synced."""
         with self._lock:
             if self._journal is not None:
-                self._journal.close()
+                self._journal.abandon()
                 self._journal = None
 
     def __enter__(self) -> DoorRecorder:
