@@ -38,6 +38,7 @@ HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent
 REASON: Final = {"reason": "to measure it", "reviewer": "bench/builds.py"}
 _PIECE: Final = 2**20
+OPEN_PHASES: Final = ("facts", "golden")  # the engine opened as it is served, and run
 GRAPH_PHASES: Final = ("prepare", "precision", "judge", "accuracy", "representativeness", "boundaries")
 MAGIKA, SILERO, OCR = "magika==1.0.3", "silero-vad==6.2.3", "rapidocr==3.10.0"
 
@@ -173,6 +174,7 @@ class Row:
     fused: int | None = None
     engine_bytes: int = 0
     graph: list[float] = field(default_factory=list)
+    opened: list[float] = field(default_factory=list)
     varies: str = ""
     refused: str = ""
 
@@ -205,9 +207,14 @@ def measure(row: Row, folder: Path, site: Path) -> Row:
         beside = timed([sys.executable, HERE / "bare.py", backend, compiled, options, folder / "bare.engine"])
         if number:  # the first pair warms the machine
             row.ours.append(run)
-            row.graph.append(sum(said["phases_ns"].get(name, 0) for name in GRAPH_PHASES) / 1e9)
+            row.graph.append(_seconds(said, GRAPH_PHASES))
+            row.opened.append(_seconds(said, OPEN_PHASES))
             row.bare.append(beside)
     return row
+
+
+def _seconds(facts: dict[str, Any], phases: Sequence[str]) -> float:
+    return float(sum(facts["phases_ns"].get(name, 0) for name in phases) / 1e9)
 
 
 def _compare(row: Row, engine: Path, first: Path) -> None:
@@ -307,6 +314,16 @@ COLUMNS: Final = (
 def page(found: Sequence[Row], builds: int) -> str:
     lines = [HEAD.format(builds=builds), f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
     lines += [f"| {' | '.join(_cells(row))} |" for row in found]
+    measured = [row for row in found if not row.refused]
+    missed = [row for row in measured if not _is_met(row)]
+    met = len(measured) - len(missed)
+    lines += [
+        "",
+        "## The goal",
+        "",
+        f"{met} of {len(measured)} rows meet it.",
+        *[_missed(row) for row in missed],
+    ]
     lines += ["", "## Engines of other bytes", ""]
     lines += [
         f"- {row.model.name}, {row.backend} {row.target}, {row.precision}: {len(row.engines)} different of "
@@ -322,20 +339,39 @@ def page(found: Sequence[Row], builds: int) -> str:
     return "\n".join([*lines, *_machine()]) + "\n"
 
 
+def _times(row: Row) -> tuple[float, float, float]:
+    """Medians of the bare builder and of pellucid, and what the audit took of their difference."""
+    bare, ours = (statistics.median(run.seconds for run in runs) for runs in (row.bare, row.ours))
+    return bare, ours, ours - bare - statistics.median(row.graph)
+
+
+def _is_met(row: Row) -> bool:
+    bare, _, audit = _times(row)
+    return audit <= max(0.1 * bare, 0.5)
+
+
+def _missed(row: Row) -> str:
+    bare, _, audit = _times(row)
+    return (
+        f"- {row.model.name}, {row.backend} {row.target}, {row.precision}: {audit:.2f} s, where "
+        f"{max(0.1 * bare, 0.5):.2f} s are the goal. In {statistics.median(row.opened):.2f} s of it the "
+        f"engine of {row.engine_bytes:,} bytes was opened as it is served, in two processes at once, for "
+        "the places of its layers and its golden cases."
+    )
+
+
 def _cells(row: Row) -> list[str]:
     head = [row.model.name, row.backend, row.target, row.precision, f"{row.builds}"]
     if row.refused:
         return [*head, f"refused: {row.refused}", *[""] * (len(COLUMNS) - 6)]
-    bare, ours = (statistics.median(run.seconds for run in runs) for runs in (row.bare, row.ours))
-    over = ours - bare
-    graph = statistics.median(row.graph)
-    audit = over - graph
+    bare, ours, audit = _times(row)
+    over, graph = ours - bare, statistics.median(row.graph)
     peaks = [f"{max(run.peak_bytes for run in runs) / 2**20:,.0f}" for runs in (row.bare, row.ours)]
     return [
         *head, f"{row.nodes}", f"{row.layers}", "-" if row.fused is None else f"{row.fused}",
         f"{row.engine_bytes:,}", _same(row.fingerprints, row.builds), _same(row.engines, row.builds),
         f"{bare:.2f}", f"{ours:.2f}", f"{over:.2f}", f"{graph:.2f}", f"{audit:.2f}",
-        "met" if audit <= max(0.1 * bare, 0.5) else "not met", *peaks,
+        "met" if _is_met(row) else "not met", *peaks,
     ]  # fmt: skip
 
 
