@@ -84,7 +84,12 @@ def test_a_site_that_is_none_leaves_none(tmp_path: Path, started: list[stages.Op
 def test_one_that_died_while_it_waited_is_an_outcome(
     site: Site, tmp_path: Path, started: list[stages.Opened], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder = EventList()
+    class Settled(EventList):
+        def settle(self) -> None:
+            settled.append(len(self.events))
+
+    settled: list[int] = []
+    recorder = Settled()
     monkeypatch.setattr(app, "_Recorder", lambda site: recorder)
     start = stages.start
 
@@ -97,4 +102,5 @@ def test_one_that_died_while_it_waited_is_an_outcome(
     with pytest.raises(BuilderCrashedError, match="signal SIGKILL"):
         app.build(site, write_recipe(tmp_path / "recipe", "credit_like"))
     assert [data["outcome"] for _, data in recorder.events] == [BuilderCrashedError.code]
+    assert settled == [1]
     assert are_gone(started)

@@ -102,7 +102,7 @@ def test_verification_needs_only_the_base_install():
 
 def test_broad_excepts_stand_only_where_a_follower_or_a_child_must_not_stop_the_house():
     broad = re.compile(r"except (Exception|BaseException)\b|except\s*:")
-    names = "apart connection feeder follower guarded log monitor serve service short supervisor worker"
+    names = "apart connection feeder follower guarded job log monitor serve service short supervisor worker"
     allowed = {f"{name}.py" for name in names.split()}
     found = [p.name for p in SOURCES if broad.search(p.read_text())]
     assert set(found) <= allowed

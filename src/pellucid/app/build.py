@@ -179,6 +179,7 @@ def qualify(
             are not those the build named.
         NotFoundError: The recipe names validation data and they are not to be found.
     """
+    from pellucid.app.ledger import record_event
     from pellucid.app.sign import attach
     from pellucid.build.qualify import qualify as measure
     from pellucid.core.digest import sha256
@@ -195,7 +196,8 @@ def qualify(
     raw = sign_bundle(PAYLOAD_TYPE, statement, site.signer("qualifier"))
     name = _attestation_name(package, predicate)
     attach(path, name, raw)
-    entry = _Recorder(site).event(
+    entry = record_event(
+        site,
         "qualification",
         {
             "package": package.digest, "name": package.name, "version": package.version,

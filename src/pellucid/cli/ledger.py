@@ -92,14 +92,8 @@ def _cells(row: Found) -> tuple[str, ...]:
 
     model = f"{row.model}:{row.version}" if row.model else ""
     outcome = f"{row.label} {row.confidence}".strip() or row.outcome  # a decision says it was answered
-    return (
-        str(row.index),
-        format_time(row.time_ns)[:19].replace("T", " "),
-        row.type,
-        row.key,
-        model,
-        outcome,
-    )
+    time = format_time(row.time_ns)[:19].replace("T", " ")
+    return str(row.index), time, row.type, row.key, model, outcome
 
 
 def _render_found(console: Console, title: str, rows: list[tuple[str, ...]]) -> None:
