@@ -35,7 +35,8 @@ def rows() -> bytes:
 
 
 @pytest.mark.skipif(
-    measures().report["fixed_addresses"] is not True, reason="NOT RUN hermetic: addresses are drawn here"
+    measures().report["fixed_addresses"] is not True,
+    reason="NOT RUN fixed-addresses: addresses are drawn here",
 )
 def test_a_process_that_allocated_otherwise_gives_the_same_engine(tmp_path: Path) -> None:
     recipe = effective(parse_recipe(write_recipe(tmp_path, b"", **RTX).read_bytes()))

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pellucid.build.golden import verify_rows
 from pellucid.core.bucket import place
 from pellucid.core.tensor import Tensor, rows
-from pellucid.errors import BuildError
 
 T = TypeVar("T")
 Row = Sequence[Tensor]
@@ -39,21 +39,6 @@ def in_parts(items: Iterable[T], weight: Callable[[T], int], room: int) -> Itera
 def size_of(tensors: Iterable[Tensor]) -> int:
     """Bytes of tensors."""
     return sum(len(tensor.data) for tensor in tensors)
-
-
-def verify_rows(bucket: int, outputs: Sequence[Tensor]) -> None:
-    """Every output of a bucket's batch has a row for each row of it.
-
-    Raises:
-        BuildError: An output does not follow the batch axis, so that no row has a part of its own.
-    """
-    for output in outputs if bucket else ():
-        if output.shape[:1] != (bucket,):
-            raise BuildError(
-                f"output {output.name!r:.80}: expected {bucket} rows for {bucket} rows in, "
-                f"got shape {list(output.shape)}",
-                hint="a model whose outputs mix its rows cannot be batched: give it buckets: [1]",
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def compare(
         BuildError: An output has not a row for each row that went in.
     """
     for (bucket, _), outputs in zip(drawn, first, strict=True):
-        _verify_rows(bucket, unpack_tensors(outputs))
+        verify_rows(bucket, unpack_tensors(outputs))
     kept = [
         {"bucket": bucket, "inputs": _texts(batch), "outputs": _texts(unpack_tensors(outputs))}
         for (bucket, batch), outputs, again in zip(drawn, first, second, strict=True)
@@ -172,13 +172,19 @@ def compare(
     return {"cases": kept}, notes
 
 
-def _verify_rows(bucket: int, outputs: Sequence[Tensor]) -> None:
+def verify_rows(bucket: int, outputs: Sequence[Tensor]) -> None:
+    """Every output of a bucket's batch has a row for each row of it.
+
+    Raises:
+        BuildError: An output does not follow the batch axis, so that no row has a part of its own.
+    """
     for output in outputs if bucket else ():
         if output.shape[:1] != (bucket,):
             raise BuildError(
                 f"model: output {output.name!r:.80}: expected {bucket} rows for {bucket} rows in, "
                 f"got shape {list(output.shape)}",
-                hint="a model whose outputs mix its rows, or take no notice of them, cannot be batched",
+                hint="a model whose outputs mix its rows, or take no notice of them, cannot be batched: "
+                "give it buckets: [1]",
             )
 
 

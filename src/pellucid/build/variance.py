@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pellucid.build.answers import size_of, verify_rows
+from pellucid.build.answers import size_of
+from pellucid.build.golden import verify_rows
 from pellucid.core.accuracy import decimal
 from pellucid.core.bucket import place
 from pellucid.core.tensor import Tensor, datatype, rows, tensor_digest
