@@ -44,6 +44,9 @@ class Crowd:
             thread.start()
 
     def wait_for(self, replies: int) -> None:
+        """Until there were so many replies from now on: a load may have taken as long as all of them."""
+        while self._some.acquire(blocking=False):
+            pass
         for _ in range(replies):
             assert self._some.acquire(timeout=30), "the server does not answer"
 
