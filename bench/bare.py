@@ -1,6 +1,8 @@
 """The builder without pellucid: the same graph and the same options, nothing else, in one process.
 
-python bench/bare.py onnxruntime|tensorrt-rtx MODEL.onnx OPTIONS.json ENGINE
+python bench/bare.py onnxruntime|tensorrt-rtx MODEL.onnx OPTIONS.json ENGINE [INPUTS.npz]
+
+With inputs it also opens its engine in the same process, as it is served, and lets it answer once.
 """
 
 from __future__ import annotations
@@ -22,6 +24,18 @@ def with_onnxruntime(model: Path, options: dict[str, Any], engine: Path) -> None
     asked.intra_op_num_threads = asked.inter_op_num_threads = options["threads"]
     asked.optimized_model_filepath = str(engine)
     ort.InferenceSession(model.read_bytes(), asked, providers=["CPUExecutionProvider"])
+
+
+def answer_once(engine: Path, options: dict[str, Any], inputs: Path) -> None:
+    import numpy as np
+    import onnxruntime as ort
+
+    asked = ort.SessionOptions()
+    asked.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    asked.intra_op_num_threads = asked.inter_op_num_threads = options["threads"]
+    session = ort.InferenceSession(engine, asked, providers=["CPUExecutionProvider"])
+    with np.load(inputs) as arrays:
+        session.run(None, dict(arrays))
 
 
 def with_tensorrt_rtx(model: Path, options: dict[str, Any], engine: Path) -> None:
@@ -52,6 +66,9 @@ def with_tensorrt_rtx(model: Path, options: dict[str, Any], engine: Path) -> Non
 
 
 if __name__ == "__main__":
-    backend, model, options, engine = sys.argv[1:]
+    backend, model, options, engine, *inputs = sys.argv[1:]
     build = {"onnxruntime": with_onnxruntime, "tensorrt-rtx": with_tensorrt_rtx}[backend]
-    build(Path(model), json.loads(Path(options).read_text()), Path(engine))
+    said = json.loads(Path(options).read_text())
+    build(Path(model), said, Path(engine))
+    for path in inputs:
+        answer_once(Path(engine), said, Path(path))

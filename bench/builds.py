@@ -11,6 +11,7 @@ page and prints nothing but progress.
 from __future__ import annotations
 
 import argparse
+import base64
 import compileall
 import json
 import os
@@ -28,6 +29,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -38,6 +40,7 @@ HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent
 REASON: Final = {"reason": "to measure it", "reviewer": "bench/builds.py"}
 _PIECE: Final = 2**20
+DTYPES: Final = {"FP32": "<f4", "INT64": "<i8"}  # inputs of the models below
 OPEN_PHASES: Final = ("facts", "golden")  # the engine opened as it is served, and run
 GRAPH_PHASES: Final = ("prepare", "precision", "judge", "accuracy", "representativeness", "boundaries")
 MAGIKA, SILERO, OCR = "magika==1.0.3", "silero-vad==6.2.3", "rapidocr==3.10.0"
@@ -175,6 +178,7 @@ class Row:
     engine_bytes: int = 0
     graph: list[float] = field(default_factory=list)
     opened: list[float] = field(default_factory=list)
+    answered: list[Run] = field(default_factory=list)
     varies: str = ""
     refused: str = ""
 
@@ -210,7 +214,23 @@ def measure(row: Row, folder: Path, site: Path) -> Row:
             row.graph.append(_seconds(said, GRAPH_PHASES))
             row.opened.append(_seconds(said, OPEN_PHASES))
             row.bare.append(beside)
+    if backend == "onnxruntime" and not _is_met(row):
+        row.answered = _answered(row, package, compiled, options, folder)
     return row
+
+
+def _answered(row: Row, package: Path, graph: Path, options: Path, folder: Path) -> list[Run]:
+    """The bare builder that also opens its engine and lets it answer the first golden case."""
+    case = json.loads((package / "golden/golden.json").read_bytes())["cases"][0]
+    arrays = {
+        one["name"]: np.frombuffer(base64.b64decode(one["data"]), DTYPES[one["datatype"]]).reshape(
+            one["shape"]
+        )
+        for one in case["inputs"]
+    }
+    np.savez(folder / "inputs.npz", **arrays)
+    command = [sys.executable, HERE / "bare.py", row.backend, graph, options, folder / "bare.engine"]
+    return [timed([*command, folder / "inputs.npz"]) for _ in range(row.builds)]
 
 
 def _seconds(facts: dict[str, Any], phases: Sequence[str]) -> float:
@@ -351,12 +371,20 @@ def _is_met(row: Row) -> bool:
 
 
 def _missed(row: Row) -> str:
-    bare, _, audit = _times(row)
-    return (
+    bare, ours, audit = _times(row)
+    said = (
         f"- {row.model.name}, {row.backend} {row.target}, {row.precision}: {audit:.2f} s, where "
         f"{max(0.1 * bare, 0.5):.2f} s are the goal. In {statistics.median(row.opened):.2f} s of it the "
         f"engine of {row.engine_bytes:,} bytes was opened as it is served, in two processes at once, for "
         "the places of its layers and its golden cases."
+    )
+    if not row.answered:
+        return said
+    answered = statistics.median(run.seconds for run in row.answered)
+    return (
+        f"{said} The bare builder needs {answered:.2f} s where it, too, opens its engine once and lets it "
+        f"answer one golden case, as anybody would who wants to know whether it answers (pellucid: "
+        f"{ours:.2f} s in all)."
     )
 
 

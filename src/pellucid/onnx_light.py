@@ -15,8 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 if TYPE_CHECKING:
     import onnx
+
+    from pellucid.core.digest import Data
 
 _PACKAGE: Final = "onnx"
 _LARGE: Final = 2**20  # below, reading all costs less than looking for what to leave out
@@ -53,7 +57,7 @@ ValidationError: Final[type[Exception]] = _library.checker.ValidationError
 InferenceError: Final[type[Exception]] = _library.shape_inference.InferenceError
 
 
-def parse(raw: bytes) -> onnx.ModelProto:
+def parse(raw: Data) -> onnx.ModelProto:
     """Message of an ONNX file's bytes.
 
     Raises:
@@ -63,8 +67,33 @@ def parse(raw: bytes) -> onnx.ModelProto:
     return model
 
 
-def parse_structure(raw: bytes) -> tuple[onnx.ModelProto, int]:
-    """Message of an ONNX file's bytes without its large weights, and how many bytes those take.
+class Weight(msgspec.Struct, frozen=True):
+    """Where an initializer's raw data lies.
+
+    Attributes:
+        number: Which of the graph's initializers it belongs to.
+        start, size: Its first byte in the file, and how many there are.
+    """
+
+    number: int
+    start: int
+    size: int
+
+
+class Structure(msgspec.Struct, frozen=True):
+    """An ONNX file without its large weights.
+
+    Attributes:
+        dropped: Bytes that those take in the file, their fields' heads among them.
+    """
+
+    model: onnx.ModelProto
+    weights: tuple[Weight, ...] = ()
+    dropped: int = 0
+
+
+def parse_structure(raw: Data) -> Structure:
+    """Message of an ONNX file's bytes without its large weights, and where those lie.
 
     Weights are nearly all of a large file, and a reader of its structure would copy them for nothing.
 
@@ -72,43 +101,58 @@ def parse_structure(raw: bytes) -> tuple[onnx.ModelProto, int]:
         google.protobuf.message.DecodeError: They are none.
     """
     if len(raw) < _LARGE:
-        return parse(raw), 0
+        return Structure(parse(raw))
+    whole = memoryview(raw)
+    cut = _Cut(whole)
     try:
-        light, dropped = _without(memoryview(raw), _WEIGHTS)
+        light, dropped = cut.without(0, len(whole), _WEIGHTS)
     except (ValueError, LookupError):  # not as protobuf writes it: the library says what is wrong
-        return parse(raw), 0
-    return parse(light), dropped
+        return Structure(parse(raw))
+    return Structure(parse(light), tuple(cut.weights), dropped)
 
 
-def _without(message: memoryview, path: tuple[int, ...]) -> tuple[bytes, int]:
-    """A message without the large fields at the end of a path of field numbers."""
-    pieces: list[bytes | memoryview] = []
-    kept, dropped, at = 0, 0, 0
-    while at < len(message):
-        start = at
-        tag, at = _varint(message, at)
-        kind = tag & 7
-        if kind == _LENGTH:
-            size, at = _varint(message, at)
-            inner, at = at, at + size
-            if at > len(message):
-                raise ValueError("protobuf: expected a field inside its message, got a longer one")
-            if tag >> 3 != path[0] or size < _WEIGHT_MIN:
-                continue
-            if len(path) == 1:
-                pieces.append(message[kept:start])
-                kept, dropped = at, dropped + at - start
-                continue
-            rest, gone = _without(message[inner:at], path[1:])
-            if gone:
-                pieces += [message[kept:start], _as_varint(tag), _as_varint(len(rest)), rest]
-                kept, dropped = at, dropped + gone
-        elif kind == 0:
-            _, at = _varint(message, at)
-        else:
-            at += _FIXED[kind]
-    pieces.append(message[kept:])
-    return b"".join(pieces), dropped
+class _Cut:
+    """Leaves out the large fields at the end of a path of field numbers."""
+
+    def __init__(self, whole: memoryview) -> None:
+        self._whole = whole
+        self._number = -1  # of the message that the last field of the path stands in
+        self.weights: list[Weight] = []
+
+    def without(self, begin: int, end: int, path: tuple[int, ...]) -> tuple[bytes, int]:
+        """The message from ``begin`` to ``end`` without them, and how many bytes they took."""
+        message = self._whole[:end]
+        pieces: list[bytes | memoryview] = []
+        kept, dropped, at = begin, 0, begin
+        while at < end:
+            start = at
+            tag, at = _varint(message, at)
+            kind = tag & 7
+            if kind == _LENGTH:
+                size, at = _varint(message, at)
+                inner, at = at, at + size
+                if at > end:
+                    raise ValueError("protobuf: expected a field inside its message, got a longer one")
+                if tag >> 3 != path[0]:
+                    continue
+                self._number += len(path) == 2
+                if size < _WEIGHT_MIN and len(path) < len(_WEIGHTS):  # a graph in parts is counted through
+                    continue
+                if len(path) == 1:
+                    self.weights.append(Weight(self._number, inner, size))
+                    pieces.append(message[kept:start])
+                    kept, dropped = at, dropped + at - start
+                    continue
+                rest, gone = self.without(inner, at, path[1:])
+                if gone:
+                    pieces += [message[kept:start], _as_varint(tag), _as_varint(len(rest)), rest]
+                    kept, dropped = at, dropped + gone
+            elif kind == 0:
+                _, at = _varint(message, at)
+            else:
+                at += _FIXED[kind]
+        pieces.append(message[kept:])
+        return b"".join(pieces), dropped
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:

@@ -14,6 +14,7 @@ import msgspec
 if TYPE_CHECKING:  # every process of a build imports this module, and runs none of it
     from pathlib import Path
 
+    from pellucid.core.digest import Data
     from pellucid.core.entry import Formed, Opening
     from pellucid.core.package import PackageFiles
     from pellucid.core.record import Batch, Call
@@ -138,18 +139,20 @@ def unwatched(_step: Step) -> bool:
     return True
 
 
-EngineMade = Callable[["Path", "tuple[TensorSpec, ...]"], None]  # a file, to be taken away, and its inputs
+EngineMade = Callable[["Path", "tuple[TensorSpec, ...]"], "Path"]
+"""Takes an engine's file and its inputs; gives where the file lies from now on."""
 
 
-def unawaited(_engine: Path, _inputs: tuple[TensorSpec, ...]) -> None:
+def unawaited(engine: Path, _inputs: tuple[TensorSpec, ...]) -> Path:
     """An engine that nobody waits for before its facts are known."""
+    return engine
 
 
 class Built(msgspec.Struct, frozen=True):
     """What a backend made of a model.
 
     Attributes:
-        engine: The engine's bytes.
+        engine: The engine's bytes; a large one's stand in the file that ``made`` was told of.
         engine_name: File name below ``engine/``, for example ``model.onnx``.
         compiled: The ONNX graph the builder got.
         options: Every setting as read back, JSON of the canonical profile.
@@ -158,7 +161,7 @@ class Built(msgspec.Struct, frozen=True):
         session: The engine opened as it is served, where reading the facts took that.
     """
 
-    engine: bytes
+    engine: Data
     engine_name: str
     compiled: bytes
     options: dict[str, Any]
@@ -239,7 +242,8 @@ class ProfilingBackend(Protocol):
 class Backend(Protocol):
     """One family of engines. ``build`` runs only inside the build worker's own process.
 
-    ``open`` takes verified bytes, never a path: what was verified is what is loaded.
+    ``open`` takes verified bytes, never a path: what was verified is what is loaded. ``open_made`` is
+    for a build's own sessions of the engine that it has just made.
     """
 
     name: str
@@ -262,6 +266,11 @@ class Backend(Protocol):
 
     def open(self, engine: bytes, recipe: Mapping[str, Any]) -> Session:
         """``recipe`` is the package's effective recipe (threads, serve level, ...)."""
+        ...
+
+    def open_made(self, engine: Path, recipe: Mapping[str, Any]) -> Session:
+        """The same session of an engine's file, for a few answers: as quick to open as can be, whatever
+        memory that costs while it lives."""
         ...
 
     def environment(self) -> dict[str, Any]:

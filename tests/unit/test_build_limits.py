@@ -5,8 +5,11 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+gnu = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="NOT RUN glibc: another C library")
 
 GIVEN_BACK = """
 import ctypes, resource
@@ -30,7 +33,7 @@ print(faults())
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="NOT RUN glibc: another C library")
+@gnu
 def test_memory_that_was_freed_is_taken_again_without_bringing_in_its_pages() -> None:
     def pages(keep: str) -> int:
         code = GIVEN_BACK.format(keep=keep)
@@ -39,3 +42,76 @@ def test_memory_that_was_freed_is_taken_again_without_bringing_in_its_pages() ->
 
     # four times 64 MiB: 65,536 small pages, or 128 where the system gives large ones
     assert pages("") > 100 > 10 * pages("keep_freed_memory()")
+
+
+LARGE = """
+import ctypes
+from pathlib import Path
+from pellucid.build.limits import gnu_library, keep_freed_memory
+
+keep_freed_memory()
+C = gnu_library()
+block = C.malloc(2**26)
+ctypes.memset(block, 1, 2**26)
+(line,) = [line for line in Path("/proc/self/smaps_rollup").read_text().splitlines() if "AnonHuge" in line]
+print(int(line.split()[1]) * 1024)
+"""
+PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@gnu
+def test_memory_comes_in_large_pages_where_the_system_gives_them() -> None:
+    done = subprocess.run([sys.executable, "-c", LARGE], check=True, capture_output=True, text=True)
+    given = PAGES.is_file() and "[never]" not in PAGES.read_text()
+    assert (int(done.stdout) > 0) == given
+
+
+ROOM = """
+import resource, sys
+from pellucid.build import room
+from pellucid.build.limits import gnu_library, keep_freed_memory
+from pellucid.build.room import GROWN_MIN, keep_up, resident
+import ctypes, os
+
+M = 2**20
+keep_freed_memory()
+mine = resident(os.getpid())
+seen = iter([100 * M, 100 * M + GROWN_MIN - 1] + [1000 * M] * 9)
+room.resident = lambda pid: next(seen)
+{limit}
+asked = iter({over})
+taken = keep_up(1, lambda wait_ms: wait_ms > 0 and next(asked))
+held = resident(os.getpid()) - mine
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+block = gnu_library().malloc(taken or 1)
+ctypes.memset(block, 1, taken)
+print(taken // M, held // M, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def room(*over: bool, limit: str = "") -> tuple[int, int, int]:
+    """MiB that were taken and kept, and pages that had to come when so much was used."""
+    code = ROOM.format(over=list(over), limit=limit)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    taken, held, pages = map(int, done.stdout.split())
+    return taken, held, pages
+
+
+@gnu
+def test_a_process_that_waits_takes_a_share_of_what_another_grew_by() -> None:
+    taken, held, pages = room(False, False, False, True)
+    assert 0.3 * 900 <= taken <= 0.3 * 900 + 32
+    assert held >= taken
+    assert pages < 100
+    assert room(False, True)[0] == 0  # grew too little to be worth it
+    assert room(True)[0] == 0
+
+
+@gnu
+def test_at_a_limit_it_goes_on_with_what_it_has() -> None:
+    limit = (
+        "size = int(open('/proc/self/statm').read().split()[0]) * 4096\n"
+        "gnu_library().malloc(2**31 - 2**26); resource.setrlimit(resource.RLIMIT_AS, (size + 2**25,) * 2)"
+    )
+    taken, _, _ = room(False, False, False, False, True, limit=limit)
+    assert 0 < taken <= 96

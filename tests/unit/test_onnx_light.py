@@ -106,16 +106,18 @@ def test_a_structure_is_the_model_without_its_large_weights(sizes: list[int], pa
     if padded:  # an unknown field, as a later version of the format would bring it
         model.MergeFromString(b"\xfa\x07" + bytes([0x80, 0x80, 0x40]) + bytes(2**20))
     raw = model.SerializeToString(deterministic=True)
-    light, dropped = onnx_light.parse_structure(raw)
+    structure = onnx_light.parse_structure(raw)
     expected = onnx_light.parse(raw)
-    gone = 0
-    for tensor in expected.graph.initializer:
+    gone, where = 0, []
+    for number, tensor in enumerate(expected.graph.initializer):
         if len(tensor.raw_data) >= 2**16 and len(raw) >= 2**20:
             before = tensor.ByteSize()
+            where.append((number, tensor.raw_data))
             tensor.ClearField("raw_data")
             gone += before - tensor.ByteSize()
-    assert light == expected
-    assert dropped == gone
+    assert structure.model == expected
+    assert structure.dropped == gone
+    assert [(w.number, raw[w.start : w.start + w.size]) for w in structure.weights] == where
 
 
 @given(st.data())
@@ -133,7 +135,7 @@ def test_spoiled_bytes_end_as_with_the_library(data: st.DataObject) -> None:
         with pytest.raises(DecodeError):
             onnx_light.parse_structure(spoiled)
         return
-    light, _ = onnx_light.parse_structure(spoiled)
+    light = onnx_light.parse_structure(spoiled).model
     for model in (whole, light):
         for tensor in model.graph.initializer:
             tensor.ClearField("raw_data")

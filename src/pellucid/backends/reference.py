@@ -7,6 +7,7 @@ optimisation changed can be measured. It builds nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pellucid.backends.onnxruntime.adapter import open_at
@@ -39,6 +40,9 @@ class ReferenceBackend:
 
     def open(self, engine: bytes, recipe: Mapping[str, Any]) -> OrtSession:
         return open_at(engine, 0, 1)
+
+    def open_made(self, engine: Path, recipe: Mapping[str, Any]) -> OrtSession:
+        return self.open(engine.read_bytes(), recipe)
 
     def environment(self) -> dict[str, Any]:
         return environment() | {"backend": "reference"}

@@ -137,15 +137,15 @@ def _beside(backend_for: BackendFor, request: Mapping[str, Any]) -> Beside | Non
     recipe = request["recipe"]
     if request["stage"] != "compile" or recipe["target"] != CPU:
         return None
-    more = {"recipe": recipe}
-    return Beside(lambda asked: _run_again(asked | more | _shelved(asked), backend_for))
+    return Beside(lambda asked: _run_again(asked | {"recipe": recipe}, backend_for))
 
 
 def _run_again(request: Mapping[str, Any], backend_for: BackendFor) -> dict[str, Any]:
     """What a process that has not seen the graph answers to the golden cases."""
     from pellucid.build.golden import cases, outputs_of
 
-    session = backend_for(request["recipe"]["backend"]).open(request["engine"], request["recipe"])
+    recipe = request["recipe"]
+    session = backend_for(recipe["backend"]).open_made(Path(request["engine"]), recipe)
     return {"outputs": outputs_of(session, cases(request))}
 
 
@@ -195,14 +195,15 @@ def _compile(task: Task) -> dict[str, Any]:
     }
 
 
-def _made(task: Task, engine: Path, inputs: tuple[TensorSpec, ...]) -> None:
-    """There is an engine: its golden cases are recorded while its facts are read."""
+def _made(task: Task, engine: Path, inputs: tuple[TensorSpec, ...]) -> Path:
+    """There is an engine: its golden cases are recorded while its facts are read. Gives where it lies."""
     task.phase("write")
     path = task.give("engine", engine)
     if task.beside is not None and "golden" in task.request:
         files = task.request["golden"]
-        task.beside.ask({"shelved": {"engine": str(path)}, "inputs": _rows(inputs), "files": files})
+        task.beside.ask({"engine": str(path), "inputs": _rows(inputs), "files": files})
     task.phase("facts")
+    return path
 
 
 def _rows(specs: tuple[TensorSpec, ...]) -> list[Any]:
@@ -218,7 +219,7 @@ def _golden_beside(task: Task, backend: Backend, built: Built) -> dict[str, Any]
 
     recipe = task.request["recipe"]
     drawn = cases({"recipe": recipe, "inputs": _rows(built.inputs), "files": task.request["golden"]})
-    session = built.session or backend.open(built.engine, recipe)
+    session = built.session or backend.open(bytes(built.engine), recipe)
     first, second = outputs_of(session, drawn), task.beside.answer()["outputs"]
     document, notes = compare(recipe, drawn, first, second) if drawn else nothing_drawn()
     return {"document": document, "notes": notes}

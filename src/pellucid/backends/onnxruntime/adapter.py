@@ -11,8 +11,9 @@ import resource
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime as ort
 
@@ -32,6 +33,9 @@ from pellucid.ports import (
     unwatched,
 )
 
+if TYPE_CHECKING:
+    from pellucid.core.digest import Data
+
 ENGINE_NAME: Final = "model.onnx"
 _WARNING: Final = 2
 
@@ -42,10 +46,11 @@ class OnnxRuntimeBackend:
     name = "onnxruntime"
 
     def load(self) -> None:
-        """Import what reads the facts: onnx, which no one who serves needs."""
-        from pellucid.backends.onnxruntime import graph
+        """Import what opens the engine again and reads the facts: onnx, which no one who serves needs."""
+        from pellucid.backends.onnxruntime import graph, light
 
         assert graph
+        assert light
 
     def build(
         self,
@@ -72,27 +77,18 @@ class OnnxRuntimeBackend:
             inputs = tuple(spec_of(value) for value in session.get_inputs())
             outputs = tuple(spec_of(value) for value in session.get_outputs())
             del session
-            engine = path.read_bytes()
-            made(path, inputs)
-            opened, placed, reload_ns = self._reopened(engine, recipe)
+            start = time.monotonic_ns()
+            session, engine, opened = _open_made(
+                made(path, inputs), recipe, severity=0, copied=True, source="served"
+            )
+            placed = _placed(session)
+            reload_ns = time.monotonic_ns() - start
         lines.verify()
         facts = self._facts(model, engine, placed, lines)
         facts["phases_ns"] = {"optimise": optimise_ns, "reload": reload_ns}
         return Built(engine, ENGINE_NAME, model, settings, facts, inputs, outputs, opened)
 
-    def _reopened(self, engine: bytes, recipe: Mapping[str, Any]) -> tuple[OrtSession, dict[str, str], int]:
-        """The engine as it is served, and the provider of each of its nodes."""
-        level = options.SERVE_LEVELS[recipe["serve_level"]]
-        made = options.make_options(level, recipe["threads"], severity=0)
-        session, spent = _timed_session(engine, made)
-        placed = {
-            node.name: part.ep_name
-            for part in session.get_provider_graph_assignment_info()
-            for node in part.get_nodes()
-        }
-        return _verified(session, engine, level, recipe["threads"], "served"), placed, spent
-
-    def _facts(self, model: bytes, engine: bytes, placed: Mapping[str, str], lines: Log) -> dict[str, Any]:
+    def _facts(self, model: bytes, engine: Data, placed: Mapping[str, str], lines: Log) -> dict[str, Any]:
         from pellucid.backends.onnxruntime import graph  # needs onnx, which no one who serves needs
 
         source, built = graph.read(model), graph.read(engine)
@@ -117,6 +113,14 @@ class OnnxRuntimeBackend:
             BuildError: The library does not take them, or a setting did not hold.
         """
         return open_at(engine, options.SERVE_LEVELS[recipe["serve_level"]], recipe["threads"])
+
+    def open_made(self, engine: Path, recipe: Mapping[str, Any]) -> OrtSession:
+        """The same session of an engine's file, in a build; its weights stay where they lie in it.
+
+        Raises:
+            BuildError: As ``open``.
+        """
+        return _open_made(engine, recipe, severity=_WARNING, copied=False, source="read back")[2]
 
     def preflight(self, recipe: Mapping[str, Any], model: bytes, log: BuildLog) -> list[PreflightFinding]:
         """What the library would refuse of a graph: loaded without optimisation, not built."""
@@ -147,8 +151,41 @@ def open_at(model: bytes, level: int, threads: int) -> OrtSession:
     return _verified(session, model, level, threads, "read back")
 
 
+def _open_made(
+    engine: Path, recipe: Mapping[str, Any], *, severity: int, copied: bool, source: str
+) -> tuple[ort.InferenceSession, Data, OrtSession]:
+    """The library's session of an engine's file, the file's bytes, and the session that is ours."""
+    from pellucid.backends.onnxruntime import light  # needs onnx, which no one who serves needs
+
+    level, threads = options.SERVE_LEVELS[recipe["serve_level"]], recipe["threads"]
+    raw, opened = light.contents(engine), None
+    if level == options.SERVE_LEVELS["portable"]:  # any other looks at weights, and may change them
+        asked = options.make_options(level, threads, severity=severity)
+        with suppress(*REFUSALS, light.DecodeError):  # the plain way says what is wrong with an engine
+            opened = light.open_light(engine, raw, asked, copied=copied)
+    if opened is not None:
+        return opened.session, raw, _verified(opened.session, raw, level, threads, source, opened)
+    raw = bytes(raw)
+    session, _ = _timed_session(raw, options.make_options(level, threads, severity=severity))
+    return session, raw, _verified(session, raw, level, threads, source)
+
+
+def _placed(session: ort.InferenceSession) -> dict[str, str]:
+    """The provider of each of its nodes."""
+    return {
+        node.name: part.ep_name
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+    }
+
+
 def _verified(
-    session: ort.InferenceSession, model: bytes, level: int, threads: int, source: str
+    session: ort.InferenceSession,
+    model: Data,
+    level: int,
+    threads: int,
+    source: str,
+    held: object = None,
 ) -> OrtSession:
     settings = options.read_back(session)
     options.verify_settings(options.wanted(level, threads), settings, source)
@@ -159,7 +196,7 @@ def _verified(
         "settings": settings,
         "device": device.device(),
     }
-    return OrtSession(session, facts, model)
+    return OrtSession(session, facts, model, held)
 
 
 def _timed_session(model: bytes, made: ort.SessionOptions) -> tuple[ort.InferenceSession, int]:

@@ -18,6 +18,8 @@ from pellucid.onnx_light import TensorProto
 if TYPE_CHECKING:
     import onnx
 
+    from pellucid.core.digest import Data
+
 _DATATYPES: Final = {
     TensorProto.FLOAT: "FP32", TensorProto.DOUBLE: "FP64", TensorProto.FLOAT16: "FP16",
     TensorProto.BFLOAT16: "BF16", TensorProto.STRING: "BYTES", TensorProto.BOOL: "BOOL",
@@ -61,18 +63,19 @@ def renamed(source: Graph, engine: Graph) -> dict[str, str]:
     return found
 
 
-def read(raw: bytes) -> Read:
+def read(raw: Data) -> Read:
     """Graph of an ONNX file's bytes.
 
     Raises:
         ParseError: Not ONNX.
     """
     try:
-        model, dropped = onnx_light.parse_structure(raw)
+        structure = onnx_light.parse_structure(raw)
     except DecodeError as error:
         raise ParseError(f"engine: expected ONNX, got {error!s:.200}") from error
+    model = structure.model
     initializers = tuple(t.name for t in model.graph.initializer)
-    weights = dropped + sum(_lightened(t) for t in model.graph.initializer)
+    weights = structure.dropped + sum(_lightened(t) for t in model.graph.initializer)
     nodes = tuple(
         Node(n.name or _made_up(n), n.op_type, n.domain, tuple(n.input), tuple(n.output))
         for n in model.graph.node

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from pellucid.core.digest import sha256
+from pellucid.core.digest import Data, sha256
 from pellucid.core.tensor import Buffer, Tensor, TensorSpec, join_bytes_elements, split_bytes_elements
 from pellucid.errors import BuildError, ConfigError, TensorError
 from pellucid.ports import LayerTime
@@ -65,11 +65,14 @@ class OrtSession:
 
     Args:
         engine: What the session was made of; let go as soon as somebody asks for its digest.
+        held: What has to live as long as the session.
     """
 
-    def __init__(self, session: ort.InferenceSession, facts: dict[str, Any], engine: bytes) -> None:
+    def __init__(
+        self, session: ort.InferenceSession, facts: dict[str, Any], engine: Data, held: object = None
+    ) -> None:
         self._session: ort.InferenceSession | None = session
-        self._facts, self._engine = facts, engine
+        self._facts, self._engine, self._held = facts, engine, held
         self._inputs = tuple(spec_of(value) for value in session.get_inputs())
         self._outputs = tuple(spec_of(value) for value in session.get_outputs())
         self._names = [spec.name for spec in self._outputs]
@@ -123,7 +126,7 @@ class OrtSession:
         return dict(self._facts)
 
     def close(self) -> None:
-        self._session = None
+        self._session = self._held = None
 
 
 class ProfiledOrtSession(OrtSession):

@@ -117,6 +117,10 @@ class TensorRtBackend:
         device.require(recipe["target"], "engine", "which it was built for")
         return session.open_session(self._library, engine)
 
+    def open_made(self, engine: Path, recipe: Mapping[str, Any]) -> Session:
+        """As ``open``, of a file."""
+        return self.open(engine.read_bytes(), recipe)
+
     @no_collection()
     def preflight(self, recipe: Mapping[str, Any], model: bytes, log: BuildLog) -> list[PreflightFinding]:
         """What the library would refuse of a graph: parsed, not built."""

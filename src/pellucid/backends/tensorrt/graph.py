@@ -42,7 +42,7 @@ def read(model: bytes, *, weights: bool = True) -> onnx.ModelProto:
             "model: expected ONNX, got an empty file", hint="the export or the copy failed: do it again"
         )
     try:
-        return onnx_light.parse(model) if weights else onnx_light.parse_structure(model)[0]
+        return onnx_light.parse(model) if weights else onnx_light.parse_structure(model).model
     except DecodeError as error:
         raise ParseError(f"model: expected ONNX, got {error!s:.200}") from error
 
