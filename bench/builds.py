@@ -374,17 +374,17 @@ def _missed(row: Row) -> str:
     bare, ours, audit = _times(row)
     said = (
         f"- {row.model.name}, {row.backend} {row.target}, {row.precision}: {audit:.2f} s, where "
-        f"{max(0.1 * bare, 0.5):.2f} s are the goal. In {statistics.median(row.opened):.2f} s of it the "
-        f"engine of {row.engine_bytes:,} bytes was opened as it is served, in two processes at once, for "
-        "the places of its layers and its golden cases."
+        f"{max(0.1 * bare, 0.5):.2f} s are the goal."
     )
     if not row.answered:
         return said
     answered = statistics.median(run.seconds for run in row.answered)
     return (
-        f"{said} The bare builder needs {answered:.2f} s where it, too, opens its engine once and lets it "
-        f"answer one golden case, as anybody would who wants to know whether it answers (pellucid: "
-        f"{ours:.2f} s in all)."
+        f"{said} In {statistics.median(row.opened):.2f} s of it the engine of {row.engine_bytes:,} bytes was "
+        "opened as it is served, in two processes at once, for the places of its layers and the bits of its "
+        f"golden cases. The bare builder needs {answered:.2f} s where it, too, opens its engine once and "
+        "lets it answer one golden case, as anybody would who wants to know whether it answers; pellucid "
+        f"needs {ours:.2f} s in all."
     )
 
 

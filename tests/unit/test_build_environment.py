@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -84,7 +85,7 @@ def test_without_a_checkout_the_manifest_names_the_commit(tmp_path: Path) -> Non
 
 
 def test_every_null_has_its_reason(tmp_path: Path, bare: pytest.MonkeyPatch) -> None:
-    found = describe({"backend": "toy"}, ENDED, tmp_path)
+    found = describe({"backend": "toy"}, ENDED, source_state(tmp_path, os.environ))
     canonical.encode(found)
     assert set(reasons(found)) == {k for k, v in found.items() if v is None}
     assert found["hermetic"]["left_behind"] == ["tmp/left"]
@@ -96,7 +97,7 @@ def test_every_null_has_its_reason(tmp_path: Path, bare: pytest.MonkeyPatch) -> 
     bare.setenv("PELLUCID_IMAGE", IMAGE)
     bare.setenv("PELLUCID_POD", "build-x")
     bare.setenv("PELLUCID_COMMIT", "c" * 40)
-    known = describe({"backend": "toy"}, ENDED, tmp_path)
+    known = describe({"backend": "toy"}, ENDED, source_state(tmp_path, os.environ))
     canonical.encode(known)
     assert known["ci"]["run_id"] == "42"
     assert known["image"] == IMAGE

@@ -55,16 +55,20 @@ _CI: Final[dict[str, tuple[str, dict[str, str]]]] = {
 }  # fmt: skip
 
 
-def describe(worker: Mapping[str, Any], ended: Ended, folder: Path) -> dict[str, Any]:
+State = tuple[str | None, bool | None, str, str]
+"""Commit and dirtiness of a repository, then why each is not known."""
+
+
+def describe(worker: Mapping[str, Any], ended: Ended, state: State) -> dict[str, Any]:
     """``environment.json`` of a build, canonical profile.
 
     Args:
         worker: What the worker reported: backend versions, device, packages.
         ended: How its process ended and what it left behind.
-        folder: The recipe's folder, for the state of its repository.
+        state: Of the repository that the recipe's folder lies in.
     """
     said = os.environ
-    commit, dirty, commit_reason, dirty_reason = source_state(folder, said)
+    commit, dirty, commit_reason, dirty_reason = state
     container = find_container(said)
     image, image_reason = find_image(said, container)
     found = {
@@ -164,7 +168,7 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def source_state(folder: Path, said: Mapping[str, str]) -> tuple[str | None, bool | None, str, str]:
+def source_state(folder: Path, said: Mapping[str, str]) -> State:
     """Commit and dirtiness, then why each is not known.
 
     A container has no checkout: there the manifest names the commit, and nobody has looked whether

@@ -181,9 +181,10 @@ def _make(
         "files": {role: inputs[role] for role in ("calibration", "artefact") if role in inputs},
     }, lambda: _hash(stages, inputs["source"]))  # fmt: skip
     source, graph = prepared.files.get("source", inputs["source"]), prepared.files["compiled"]
+    state: list[environment.State] = []
     compiled = stages.run(
         "compile", {"compiled": graph, "golden": _golden_files(inputs)},
-        lambda: _meanwhile(stages, graph, job),
+        lambda: state.append(_meanwhile(stages, graph, folder, job)),
     )  # fmt: skip
     from pellucid.build.package import Made
 
@@ -199,7 +200,7 @@ def _make(
         recipe=said, meaning=meaning, inputs=inputs, prepared=prepared.result, result=result,
         source=source, engine=compiled.files["engine"],
         compiled=graph, log=stages.log, stderr=stages.stderr,
-        environment=environment.describe(_environment(prepared, compiled), compiled.ended, folder),
+        environment=environment.describe(_environment(prepared, compiled), compiled.ended, state[0]),
         documents=documents, golden=recorded, phases_ns=stages.phases_ns,
         notes=[*prepared.result["notes"], *(judged["notes"] if judged else []), *notes],
         started=format_time(started), finished=format_time(job.clock.now_ns()),
@@ -212,8 +213,8 @@ def _hash(stages: Stages, data: Data) -> None:
     stages.hashed(data)
 
 
-def _meanwhile(stages: Stages, graph: Data, job: Job) -> None:
-    """While the builder works: hash what it was given, import what the end of the build needs."""
+def _meanwhile(stages: Stages, graph: Data, folder: Path, job: Job) -> environment.State:
+    """While the builder works: hash what it was given, import what the end of the build needs, ask git."""
     _hash(stages, graph)
     from pellucid.build import package
     from pellucid.core import model_signing
@@ -221,6 +222,7 @@ def _meanwhile(stages: Stages, graph: Data, job: Job) -> None:
     assert package
     assert model_signing
     job.meanwhile()
+    return environment.source_state(folder, os.environ)
 
 
 def _is_judged(recipe: Recipe, inputs: dict[str, bytes]) -> bool:

@@ -26,6 +26,11 @@ ENGINE_LAYERS_START: Final = "Engine Layer Information:\n"
 MESSAGES_MAX: Final = 5_000_000  # limit: the longest log measured has 60,800
 _LISTED_MAX: Final = 100  # limit: unsafe names shown; all are counted
 _ERRORS: Final = {"ERROR", "INTERNAL_ERROR", "FATAL"}
+_PLAIN: Final = {"VERBOSE", "INFO"}
+_TELLING: Final = {  # kinds that state more than that they were said
+    *NAMED, "unknown", "mem_total", "time", "profile", "target_ccs", "autotune", "timing", "tactic_time",
+    "chose",
+}  # fmt: skip
 
 
 class Line(Protocol):
@@ -127,7 +132,7 @@ def read_messages(lines: Iterable[Line]) -> Said:
         said.messages += 1
         if said.messages > MESSAGES_MAX:
             raise LimitError(f"build log: expected at most {MESSAGES_MAX:,} messages, got more")
-        if not _judge(said, line.severity.rpartition(".")[2].upper(), line.message):
+        if not _judge(said, line.severity, line.message):
             _take(said, line.message)
     return said
 
@@ -135,6 +140,9 @@ def read_messages(lines: Iterable[Line]) -> Said:
 def _judge(said: Said, severity: str, message: str) -> bool:
     """Whether it is an error or a warning, which states no other fact."""
     fatal = fatal_kind(message)
+    if fatal is None and severity in _PLAIN:  # nearly every one
+        return False
+    severity = severity.rpartition(".")[2].upper()
     if fatal:  # at whatever severity it is printed
         said.fatal_warnings.append(Issue(fatal, message))
     if severity in _ERRORS:
@@ -153,6 +161,8 @@ def _take(said: Said, message: str) -> None:
         said.engine_layers.append(message)
         kind = "engine_layers"
     said.kinds[kind] = said.kinds.get(kind, 0) + 1
+    if kind not in _TELLING:
+        return
     for key in NAMED.get(kind, ()):
         if fields.get(key) and not is_plain_name(fields[key]):
             said.unsafe_count += 1
