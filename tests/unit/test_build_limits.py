@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import platform
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pellucid.build import limits
 
 gnu = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="NOT RUN glibc: another C library")
 
@@ -115,3 +118,20 @@ def test_at_a_limit_it_goes_on_with_what_it_has() -> None:
     )
     taken, _, _ = room(False, False, False, False, True, limit=limit)
     assert 0 < taken <= 96
+
+
+def test_addresses_are_taken_ahead_as_far_as_limits_allow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rules = tmp_path / "overcommit_memory"
+    rules.write_text("0\n")
+    monkeypatch.setattr(limits, "_OVERCOMMIT", rules)
+    monkeypatch.setattr(
+        resource, "getrlimit", lambda kind: (2**28 if kind == resource.RLIMIT_DATA else -1, -1)
+    )
+    assert limits._heap() == 2**26
+    rules.write_text("2\n")  # there every address counts as memory
+    assert limits._heap() == 0
+    monkeypatch.setattr(limits, "_OVERCOMMIT", tmp_path / "none")
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (-1, -1))
+    assert 0 < limits._heap() <= 2**31

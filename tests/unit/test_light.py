@@ -295,3 +295,18 @@ def test_where_the_library_does_not_take_it_so_it_is_opened_as_ever(
 def test_what_is_no_engine_is_refused_in_the_words_of_the_plain_way(tmp_path: Path) -> None:
     with pytest.raises((ParseError, BuildError)):
         OnnxRuntimeBackend().open_made(in_file(b"\x00" * 2**17, tmp_path), RECIPE)
+
+
+@pytest.mark.parametrize("name", ["with a space", "ünïcode", "link"])
+def test_wherever_the_file_lies(name: str, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    folder = tmp_path / name
+    if name == "link":
+        folder.symlink_to(tmp_path / "real")
+    else:
+        folder.mkdir()
+    path = in_file(gemm().SerializeToString(), folder)
+    served = answers(OnnxRuntimeBackend().open(path.read_bytes(), RECIPE))
+    for copied in (True, False):
+        assert opened_light(path, copied=copied) is not None
+        assert answers(opened_made(path, copied=copied)) == served

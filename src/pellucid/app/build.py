@@ -88,9 +88,12 @@ def build(
             )  # fmt: skip
             try:
                 with Spans(recipe_path) as spans:
-                    return run_build(recipe_path, job)
-            finally:
-                recorder.settle()
+                    outcome = run_build(recipe_path, job)
+            except BaseException as error:
+                recorder.settle_after(error)
+                raise
+            recorder.settle()
+            return outcome
         finally:
             with ExitStack() as left_over:  # each, also when one of them fails
                 for child in ahead:
@@ -144,6 +147,15 @@ class _Recorder:
             said = f"the build is recorded as {self._key}, and the next command integrates it"
             hint = f"{error.hint}; {said}" if error.hint else said
             raise type(error)(error.message, hint=hint) from error
+
+    def settle_after(self, failed: BaseException) -> None:
+        """The same where the build failed: why it did is what counts, and a failure here comes behind it."""
+        try:
+            self.settle()
+        except PellucidError as error:
+            if isinstance(failed, PellucidError):
+                said = "; ".join(words for words in (failed.hint, error.message, error.hint) if words)
+                raise type(failed)(failed.message, hint=said) from failed
 
 
 class Qualified(msgspec.Struct, frozen=True):

@@ -348,16 +348,19 @@ def _failed(
         where = f"the whole log: {_keep(recipe, stages, started, job) / 'build.log.jsonl'}"
     except OSError as failure:
         where = f"its log could not be kept: {failure.filename or job.out}: {failure.strerror}"
-    job.recorder.event(
-        "build",
-        _entry(recipe, written, stages.log)
-        | {
-            "outcome": error.code,
-            "reason": _told(error.message, folder, job)[:500],
-            "ended": stages.ended,
-            "stderr": sha256(stages.stderr),
-        },
-    )
+    try:
+        job.recorder.event(
+            "build",
+            _entry(recipe, written, stages.log)
+            | {
+                "outcome": error.code,
+                "reason": _told(error.message, folder, job)[:500],
+                "ended": stages.ended,
+                "stderr": sha256(stages.stderr),
+            },
+        )
+    except PellucidError as failure:  # why it failed is what its caller asked for
+        where += f"; it could NOT be recorded: {failure.message}"
     if stages.measured:
         where += f"; what was measured, beside it: {', '.join(stages.measured)}"
     return type(error)(error.message, hint=f"{error.hint}; {where}" if error.hint else where)

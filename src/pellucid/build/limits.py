@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,8 @@ _NEVER: Final = -1
 _HEAP: Final = 2**31
 _LARGE_PAGE: Final = 2**21
 _MADV_HUGEPAGE: Final = 14  # mman.h of Linux
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_OVERCOMMIT, _STRICT = Path("/proc/sys/vm/overcommit_memory"), "2"
 GPU_DRIVER: Final = "/dev/nvidiactl"
 
 
@@ -51,14 +54,22 @@ def keep_freed_memory() -> None:
         return
     for option, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER), (_M_TOP_PAD, _PAD)):
         library.mallopt(option, value)
-    allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    size = min(_HEAP, most // 4, _HEAP if allowed == resource.RLIM_INFINITY else allowed // 4)
-    block = library.malloc(size)  # addresses only: a page comes when it is written to
+    size = _heap()
+    block = library.malloc(size) if size else None  # addresses only: a page comes when it is written to
     if block:
         begin = -(-block // _LARGE_PAGE) * _LARGE_PAGE
         library.madvise(begin, (block + size - begin) // _LARGE_PAGE * _LARGE_PAGE, _MADV_HUGEPAGE)
         library.free(block)
+
+
+def _heap() -> int:
+    """Addresses to take ahead: a share of what there is and may be; 0 where addresses count as memory."""
+    with suppress(OSError):
+        if _OVERCOMMIT.read_text().strip() == _STRICT:
+            return 0
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    allowed = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    return min(_HEAP, *(each // 4 for each in [os.sysconf("SC_PHYS_PAGES") * _PAGE, *allowed]))
 
 
 def gnu_library() -> ctypes.CDLL | None:

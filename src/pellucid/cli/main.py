@@ -13,7 +13,7 @@ import click
 from pellucid import __version__
 from pellucid.cli import INTERRUPTED
 from pellucid.core.words import printable
-from pellucid.errors import DiskFullError, MissingExtraError, PellucidError, UsageError
+from pellucid.errors import DiskFullError, LedgerHaltedError, MissingExtraError, PellucidError, UsageError
 
 VERBS: Final[dict[str, tuple[str, str]]] = {  # verb -> (module, one line of help)
     "init": ("init", "Make a site: keys, configuration, policy, folders."),
@@ -109,6 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if (error.name or "pellucid").partition(".")[0] == "pellucid":
             raise
         _fail(_missing(error, argv), argv)
+    except Exception as error:
+        if type(error).__module__ != "sqlite3":  # whoever has not loaded it has raised none of its errors
+            raise
+        _fail(_of_database(error), argv)
     sys.exit(result if isinstance(result, int) else 0)
 
 
@@ -117,6 +121,13 @@ def _missing(error: ModuleNotFoundError, argv: Sequence[str]) -> PellucidError:
     return MissingExtraError(
         f"pellucid {verb} needs the library {error.name!r}, which is not installed",
         hint="pip install 'pellucid[standard]'",
+    )
+
+
+def _of_database(error: Exception) -> PellucidError:
+    return LedgerHaltedError(
+        f"ledger: expected its databases to work, got: {error}",
+        hint="is the disk full or failing? Then check with: pellucid ledger fsck",
     )
 
 

@@ -44,20 +44,29 @@ class SqliteIndex:
 
     Args:
         path: The file; made when absent, rebuilt when lost.
+
+    Raises:
+        UnavailableError: There is something else, or it cannot be opened.
     """
 
     EXAMPLE_URI: Final = "sqlite:index.db"
 
     def __init__(self, path: Path | str) -> None:
-        if str(path) != ":memory:":
-            _touch_private(path)
-        self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=10.0)
-        # NORMAL: a power loss may take back the last rows together with the position, never tear them
         self._has_leftovers = True  # nobody remembers what the last process left
-        cache = f"cache_size={-_CACHE_KIB}"
-        for pragma in ("secure_delete=ON", "journal_mode=WAL", "synchronous=NORMAL", cache):
-            self._db.execute(f"PRAGMA {pragma}")
-        self._db.executescript(_SCHEMA)
+        try:
+            if str(path) != ":memory:":
+                _touch_private(path)
+            self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=10.0)
+            # NORMAL: a power loss may take back the last rows together with the position, never tear them
+            cache = f"cache_size={-_CACHE_KIB}"
+            for pragma in ("secure_delete=ON", "journal_mode=WAL", "synchronous=NORMAL", cache):
+                self._db.execute(f"PRAGMA {pragma}")
+            self._db.executescript(_SCHEMA)
+        except (sqlite3.DatabaseError, OSError) as error:
+            raise UnavailableError(
+                f"index {Path(path).name}: expected a database that can be opened, got: {error}",
+                hint="if it is damaged, move it away and make it again: pellucid ledger index",
+            ) from error
 
     @classmethod
     def from_uri(cls, uri: str) -> SqliteIndex:

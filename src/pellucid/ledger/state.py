@@ -226,16 +226,38 @@ class transaction:  # noqa: N801 - reads as a statement
 
 
 def open_database(path: Path | str, *, read_only: bool = False) -> sqlite3.Connection:
-    """SQLite that loses nothing it committed: write-ahead log, ``synchronous=FULL``; ours alone to read."""
+    """SQLite that loses nothing it committed: write-ahead log, ``synchronous=FULL``; ours alone to read.
+
+    Raises:
+        LedgerHaltedError: There is something else, or it cannot be opened.
+    """
     if not read_only and str(path) != ":memory:":
         touch_private(path)  # its log and lock files follow its mode
     target = f"file:{path}?mode=ro" if read_only else str(path)
-    db = sqlite3.connect(target, isolation_level=None, check_same_thread=False, timeout=10.0, uri=read_only)
-    db.execute("PRAGMA secure_delete=ON")
-    if not read_only:
-        db.execute("PRAGMA journal_mode=WAL")
-        db.execute("PRAGMA synchronous=FULL")
+    try:
+        db = sqlite3.connect(
+            target, isolation_level=None, check_same_thread=False, timeout=10.0, uri=read_only
+        )
+        db.execute("PRAGMA secure_delete=ON")
+        if not read_only:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=FULL")
+        db.execute("SELECT 1 FROM sqlite_schema")  # whether it is a database is seen when it is read
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise UnavailableError(f"{Path(path).name}: expected to open it, got {error}") from error
+        raise _unusable(path, error) from error
+    except sqlite3.DatabaseError as error:
+        raise _unusable(path, error) from error
     return db
+
+
+def _unusable(path: Path | str, error: sqlite3.Error) -> LedgerHaltedError:
+    return LedgerHaltedError(
+        f"{Path(path).name}: expected a database of the ledger, got: {error}",
+        hint="is it damaged, or is it something else's? Put its newest copy back, then check with: "
+        "pellucid ledger fsck",
+    )
 
 
 def touch_private(path: Path | str) -> None:
