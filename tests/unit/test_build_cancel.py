@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import io
 import os
 import signal
 import subprocess
@@ -17,7 +18,11 @@ import pytest
 from pellucid.app.build import isolated
 from pellucid.build.cancel import Stop, current
 from pellucid.build.child import Ended, measures, run_child, start_child
+from pellucid.build.frame import read_frame
+from pellucid.build.log import LogWriter
+from pellucid.build.task import Task
 from pellucid.errors import BuildCancelledError
+from pellucid.ports import Step
 from pellucid.testing.models import credit_like
 
 SAYS = "from pellucid.build.frame import write_frame; import os, sys, time; "
@@ -166,3 +171,25 @@ def test_a_request_reaches_every_child_that_works_at_the_time(tmp_path: Path) ->
         for ended in (child("mine"), other.result()):
             assert (ended.code, ended.reason, ended.frames[1]) == (0, "cancelled", "heard")
             assert is_gone(ended.frames[0])
+
+
+class Asked:
+    """A request to stop that a test makes."""
+
+    to_stop = False
+
+
+def test_steps_are_told_now_and_then_and_a_request_to_stop_is_heard_at_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames, asked = io.BytesIO(), Asked()
+    now = iter(range(10**9, 10**10, 10**7))  # a step each 10 ms
+    monkeypatch.setattr(time, "monotonic_ns", lambda: next(now))
+    with LogWriter(tmp_path / "log") as log:
+        task = Task({}, lambda name: None, tmp_path, log, frames, heard=asked)  # type: ignore[arg-type, return-value]
+        assert all(task.step(Step("tactics", n, 9)) for n in range(1, 10))
+        asked.to_stop = True
+        assert not task.step(Step("tactics", 10, 10))
+    frames.seek(0)
+    told = list(iter(lambda: read_frame(frames), None))
+    assert [message["step"][1] for message in told] == [1, 3, 5, 7, 9]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from pellucid.build.frame import write_frame
 from pellucid.build.log import LogWriter
 from pellucid.ports import Backend, LogLine, Step
 
+_STEPS_NS: Final = 20_000_000  # a builder takes hundreds of steps a second, and nobody can read those
 BackendFor = Callable[[str], Backend]
 
 
@@ -25,6 +26,7 @@ class Task(msgspec.Struct, frozen=True):
         request: What the parent sent.
         folder: Where files for the parent go.
         heard: Whether the parent asked for the end.
+        told: When the parent was last told of a step.
         beside: Records golden cases of what is built on this machine for this machine.
     """
 
@@ -35,6 +37,7 @@ class Task(msgspec.Struct, frozen=True):
     frames: BinaryIO
     phases: dict[str, int] = msgspec.field(default_factory=dict)
     heard: Heard = msgspec.field(default_factory=Heard)
+    told: dict[str, int] = msgspec.field(default_factory=dict)
     beside: Beside | None = None
 
     def phase(self, name: str) -> None:
@@ -49,8 +52,12 @@ class Task(msgspec.Struct, frozen=True):
         write_frame(self.frames, {"phase": name})
 
     def step(self, step: Step) -> bool:
-        """Tell the parent of a builder's step; false when that asked for the end."""
-        write_frame(self.frames, {"step": [step.phase, step.done, step.of]})
+        """Tell the parent of a builder's step, unless it has just heard of one; false when that asked for
+        the end."""
+        now = time.monotonic_ns()
+        if now - self.told.get("step", -_STEPS_NS) >= _STEPS_NS:
+            self.told["step"] = now
+            write_frame(self.frames, {"step": [step.phase, step.done, step.of]})
         return not self.heard.to_stop
 
     def leave(self, name: str, data: bytes) -> None:
