@@ -128,6 +128,11 @@ class Crowd:
                 scores = struct.unpack("<2f", answer.raw_output_contents[0])
                 self._note(dict(told.trailing_metadata())["pellucid-call"], answer.model_version, scores)
 
+    def be_refused(self) -> None:
+        """Wait until each of them was: it goes on until then."""
+        for thread in self._threads:
+            thread.join(30)
+
     def end(self) -> None:
         self._stop.set()
         for thread in self._threads:
@@ -201,7 +206,7 @@ def test_an_unload_under_load_answers_what_was_taken_and_refuses_the_rest(site: 
     with serving(site.root) as server, crowd(server) as clients:
         clients.wait_for(50)
         assert ask(server, "/v2/repository/models/credit/unload") == (200, None)
-        clients.end()
+        clients.be_refused()
         assert all("no available versions" in failed for failed in clients.failed)
         assert len(clients.failed) == CLIENTS
     entries = judged(site)
