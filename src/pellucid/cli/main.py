@@ -109,9 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if (error.name or "pellucid").partition(".")[0] == "pellucid":
             raise
         _fail(_missing(error, argv), argv)
-    except Exception as error:
-        if type(error).__module__ != "sqlite3":  # whoever has not loaded it has raised none of its errors
-            raise
+    except _database_errors() as error:
         _fail(_of_database(error), argv)
     sys.exit(result if isinstance(result, int) else 0)
 
@@ -122,6 +120,12 @@ def _missing(error: ModuleNotFoundError, argv: Sequence[str]) -> PellucidError:
         f"pellucid {verb} needs the library {error.name!r}, which is not installed",
         hint="pip install 'pellucid[standard]'",
     )
+
+
+def _database_errors() -> tuple[type[Exception], ...]:
+    """SQLite's: none where nobody has loaded it."""
+    loaded = sys.modules.get("sqlite3")
+    return () if loaded is None else (loaded.Error,)
 
 
 def _of_database(error: Exception) -> PellucidError:
