@@ -88,12 +88,12 @@ def build(
             )  # fmt: skip
             try:
                 with Spans(recipe_path) as spans:
-                    outcome = run_build(recipe_path, job)
-            except BaseException as error:
+                    return run_build(recipe_path, job)
+            except PellucidError as error:
                 recorder.settle_after(error)
                 raise
-            recorder.settle()
-            return outcome
+            finally:
+                recorder.settle()
         finally:
             with ExitStack() as left_over:  # each, also when one of them fails
                 for child in ahead:
@@ -136,26 +136,26 @@ class _Recorder:
         return self._key
 
     def settle(self) -> None:
-        """Bring what was recorded into the tree; a failure takes nothing back, and says so."""
-        if not self._key:
+        """Bring what was recorded into the tree, once; a failure takes nothing back, and says so."""
+        key, self._key = self._key, ""
+        if not key:
             return
         from pellucid.app.ledger import integrate
 
         try:
             integrate(self._site)
         except PellucidError as error:
-            said = f"the build is recorded as {self._key}, and the next command integrates it"
+            said = f"the build is recorded as {key}, and the next command integrates it"
             hint = f"{error.hint}; {said}" if error.hint else said
             raise type(error)(error.message, hint=hint) from error
 
-    def settle_after(self, failed: BaseException) -> None:
+    def settle_after(self, failed: PellucidError) -> None:
         """The same where the build failed: why it did is what counts, and a failure here comes behind it."""
         try:
             self.settle()
         except PellucidError as error:
-            if isinstance(failed, PellucidError):
-                said = "; ".join(words for words in (failed.hint, error.message, error.hint) if words)
-                raise type(failed)(failed.message, hint=said) from failed
+            said = "; ".join(words for words in (failed.hint, error.message, error.hint) if words)
+            raise type(failed)(failed.message, hint=said) from failed
 
 
 class Qualified(msgspec.Struct, frozen=True):
