@@ -85,8 +85,11 @@ def test_one_that_died_while_it_waited_is_an_outcome(
     site: Site, tmp_path: Path, started: list[stages.Opened], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Settled(EventList):
-        def settle(self) -> None:
+        def settle_after(self, failed: Exception) -> None:
             settled.append(len(self.events))
+
+        def settle(self) -> None:
+            assert settled
 
     settled: list[int] = []
     recorder = Settled()

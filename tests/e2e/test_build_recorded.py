@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def test_a_package_outlives_a_ledger_that_does_not_take_its_entry_in(site: Site)
 
 def test_so_it_does_an_index_that_does_not_open(site: Site) -> None:
     (site.ledger_folder / "index.db").mkdir(parents=True)
-    with pytest.raises(sqlite3.OperationalError):
+    with pytest.raises(UnavailableError, match=r"index\.db: expected a database"):
         build(site, write_recipe(site.path("recipes") / "toy", "credit_like"))
     (site.ledger_folder / "index.db").rmdir()
     assert_stands(site)
