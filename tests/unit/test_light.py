@@ -270,6 +270,20 @@ def test_a_graph_that_is_written_in_parts_is_one(tmp_path: Path) -> None:
         assert answers(opened_made(path, copied=copied)) == served
 
 
+def test_truths_that_are_neither_0_nor_1_are_opened_as_ever(tmp_path: Path) -> None:
+    nodes = [node("Cast", "w", to="c"), node("ReduceSum", "c", to="s"), node("Add", "x", "s")]
+    nodes[0].attribute.append(helper.make_attribute("to", TensorProto.FLOAT))
+    model = graph(nodes, {"w": np.ones((300, 300), bool)}, ["n", 3])
+    for odd in (False, True):
+        if odd:  # the library makes 1 of it where it copies
+            model.graph.initializer[0].raw_data = bytes([2]) + bytes([1]) * (300 * 300 - 1)
+        path = in_file(model.SerializeToString(), tmp_path)
+        served = answers(OnnxRuntimeBackend().open(path.read_bytes(), RECIPE))
+        for copied in (True, False):
+            assert (opened_light(path, copied=copied) is None) == odd
+            assert answers(opened_made(path, copied=copied)) == served
+
+
 def test_a_level_that_looks_at_weights_opens_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("expected the plain way")

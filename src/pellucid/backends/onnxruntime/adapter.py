@@ -155,13 +155,15 @@ def _open_made(
     engine: Path, recipe: Mapping[str, Any], *, severity: int, copied: bool, source: str
 ) -> tuple[ort.InferenceSession, Data, OrtSession]:
     """The library's session of an engine's file, the file's bytes, and the session that is ours."""
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
     from pellucid.backends.onnxruntime import light  # needs onnx, which no one who serves needs
 
     level, threads = options.SERVE_LEVELS[recipe["serve_level"]], recipe["threads"]
     raw, opened = light.contents(engine), None
     if level == options.SERVE_LEVELS["portable"]:  # any other looks at weights, and may change them
         asked = options.make_options(level, threads, severity=severity)
-        with suppress(*REFUSALS, light.DecodeError):  # the plain way says what is wrong with an engine
+        with suppress(*REFUSALS, DecodeError):  # the plain way says what is wrong with an engine
             opened = light.open_light(engine, raw, asked, copied=copied)
     if opened is not None:
         return opened.session, raw, _verified(opened.session, raw, level, threads, source, opened)

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import onnxruntime as ort
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from pellucid import onnx_light
 from pellucid.backends.onnxruntime import options
@@ -73,7 +72,7 @@ def open_light(engine: Path, raw: Data, made: ort.SessionOptions, *, copied: boo
     """
     structure = onnx_light.parse_structure(raw)
     graph, weights = structure.model.graph, structure.weights
-    if sum(weight.size for weight in weights) < WEIGHTS_MIN or not _all_plain(graph, weights):
+    if sum(weight.size for weight in weights) < WEIGHTS_MIN or not _all_plain(graph, weights, raw):
         return None
     values = _values(engine, graph, weights) if copied else []
     for weight, value in zip(weights, values, strict=False):
@@ -85,7 +84,7 @@ def open_light(engine: Path, raw: Data, made: ort.SessionOptions, *, copied: boo
     return Light(ort.InferenceSession(graph_only, made, providers=options.PROVIDERS), values)
 
 
-def _all_plain(graph: onnx.GraphProto, weights: Sequence[Weight]) -> bool:
+def _all_plain(graph: onnx.GraphProto, weights: Sequence[Weight], raw: Data) -> bool:
     """Whether each weight is the whole of one constant, of a type that an array has."""
     tensors = [graph.initializer[weight.number] for weight in weights]
     names = [tensor.name for tensor in graph.initializer]
@@ -93,12 +92,12 @@ def _all_plain(graph: onnx.GraphProto, weights: Sequence[Weight]) -> bool:
     return (
         len({weight.number for weight in weights}) == len(weights)
         and len(set(names)) == len(names)
-        and all(_is_plain(tensor, weight) for tensor, weight in zip(tensors, weights, strict=True))
+        and all(_is_plain(tensor, weight, raw) for tensor, weight in zip(tensors, weights, strict=True))
         and not any(not tensor.name or tensor.name in given for tensor in tensors)
     )
 
 
-def _is_plain(tensor: onnx.TensorProto, weight: Weight) -> bool:
+def _is_plain(tensor: onnx.TensorProto, weight: Weight, raw: Data) -> bool:
     dtype = _DTYPES.get(tensor.data_type)
     return (
         dtype is not None
@@ -107,7 +106,13 @@ def _is_plain(tensor: onnx.TensorProto, weight: Weight) -> bool:
         and not tensor.HasField("raw_data")
         and not tensor.HasField("segment")
         and not any(getattr(tensor, name) for name in _VALUES)
+        # copying, the library makes 1 of every truth but 0; in place it would compute with what is there
+        and (tensor.data_type != TensorProto.BOOL or _max(raw, weight) <= 1)
     )
+
+
+def _max(raw: Data, weight: Weight) -> int:
+    return int(np.frombuffer(raw, np.uint8, weight.size, weight.start).max())
 
 
 def _values(engine: Path, graph: onnx.GraphProto, weights: Sequence[Weight]) -> list[ort.OrtValue]:
