@@ -27,6 +27,8 @@ _LARGE: Final = 2**20  # below, reading all costs less than looking for what to 
 _WEIGHT_MIN: Final = 2**16
 _WEIGHTS: Final = (7, 5, 9)  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
 _LENGTH: Final = 2
+_NUMBER_MAX: Final = 10  # bytes of a number, and of a field's tag or size: protobuf refuses longer ones
+_HEAD_MAX: Final = 5
 _FIXED: Final = {1: 8, 5: 4}  # wire type -> bytes
 
 
@@ -126,10 +128,10 @@ class _Cut:
         kept, dropped, at = begin, 0, begin
         while at < end:
             start = at
-            tag, at = _varint(message, at)
+            tag, at = _varint(message, at, _HEAD_MAX)
             kind = tag & 7
             if kind == _LENGTH:
-                size, at = _varint(message, at)
+                size, at = _varint(message, at, _HEAD_MAX)
                 inner, at = at, at + size
                 if at > end:
                     raise ValueError("protobuf: expected a field inside its message, got a longer one")
@@ -155,7 +157,7 @@ class _Cut:
         return b"".join(pieces), dropped
 
 
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
+def _varint(message: memoryview, at: int, bytes_max: int = _NUMBER_MAX) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = message[at]
@@ -164,8 +166,8 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
-        if shift > 63:
-            raise ValueError("protobuf: expected a number of 64 bits, got a longer one")
+        if shift >= 7 * bytes_max:
+            raise ValueError(f"protobuf: expected a number of at most {bytes_max} bytes, got a longer one")
 
 
 def _as_varint(value: int) -> bytes:

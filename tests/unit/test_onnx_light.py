@@ -140,3 +140,21 @@ def test_spoiled_bytes_end_as_with_the_library(data: st.DataObject) -> None:
         for tensor in model.graph.initializer:
             tensor.ClearField("raw_data")
     assert light == whole
+
+
+@pytest.mark.parametrize("what", ["tag", "size"])
+def test_a_head_that_is_written_too_long_is_refused_as_by_the_library(what: str) -> None:
+    """Leaving out the weight behind it would leave out what is wrong."""
+    data = bytes(2**21)
+    size = onnx_light._as_varint(len(data))
+    tag = bytes([9 << 3 | 2])
+    if what == "tag":
+        tag = bytes([tag[0] | 0x80]) + bytes([0x80] * 4) + bytes(1)
+    else:
+        size = size[:-1] + bytes([size[-1] | 0x80, 0x80, 0])
+    tensor = tag + size + data
+    graph = bytes([5 << 3 | 2]) + onnx_light._as_varint(len(tensor)) + tensor
+    raw = bytes([7 << 3 | 2]) + onnx_light._as_varint(len(graph)) + graph
+    for parse in (onnx_light.parse, onnx_light.parse_structure):
+        with pytest.raises(DecodeError):
+            parse(raw)
