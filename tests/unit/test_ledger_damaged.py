@@ -14,9 +14,9 @@ from pellucid.app import build as app
 from pellucid.app.ledger import settle
 from pellucid.app.site import Site, create_site, open_site
 from pellucid.cli.main import main
-from pellucid.errors import LedgerHaltedError, ParseError, PellucidError, UnavailableError
+from pellucid.errors import DiskFullError, LedgerHaltedError, ParseError, PellucidError, UnavailableError
 from pellucid.indexes.sqlite import SqliteIndex
-from pellucid.ledger.state import State, open_database
+from pellucid.ledger.state import State, database_error, open_database
 from pellucid.ledger.vault import Vault
 from pellucid.testing.builds import write_recipe
 
@@ -110,6 +110,49 @@ def test_a_database_that_fails_later_is_said_in_words(
     assert "expected its databases to work, got: disk I/O error" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("code", "error", "hint"),
+    [
+        (sqlite3.SQLITE_BUSY, UnavailableError, "another program holds it"),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, UnavailableError, "another program holds it"),
+        (sqlite3.SQLITE_FULL, DiskFullError, "make room"),
+        (sqlite3.SQLITE_CORRUPT, LedgerHaltedError, "damaged"),
+        (sqlite3.SQLITE_IOERR_READ, LedgerHaltedError, "disk"),
+    ],
+)
+def test_what_to_do_is_said_by_what_happened(code: int, error: type[PellucidError], hint: str) -> None:
+    failed = sqlite3.OperationalError("in its words")
+    failed.sqlite_errorcode = code
+    made = database_error(failed, "x.db: expected a database")
+    assert type(made) is error
+    assert made.message == "x.db: expected a database, got: in its words"
+    assert hint in made.hint
+
+
+@pytest.mark.parametrize(("name", "why"), [("state.db", "is refused"), ("vault.db", "erased keys back")])
+def test_nobody_is_told_to_put_a_copy_back(name: str, why: str, tmp_path: Path) -> None:
+    garbage(tmp_path / name)
+    with pytest.raises(LedgerHaltedError) as caught:
+        open_database(tmp_path / name)
+    assert why in caught.value.hint
+
+
+def test_a_command_whose_database_is_held_says_that_it_may_come_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect = sqlite3.connect
+    holder = connect(site.ledger_folder / "state.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *args, **named: connect(*args, **{**named, "timeout": 0.01})
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["answer", "no-such-call", "--site", str(site.root)])
+    holder.close()
+    assert ended.value.code == 75
+    assert "database is locked" in capsys.readouterr().err
+
+
 def test_an_index_that_was_moved_away_is_made_again(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     spoil(site, "index.db").unlink()
     with pytest.raises(SystemExit) as ended:
@@ -129,6 +172,34 @@ def test_a_build_that_fails_says_why_before_what_is_wrong_with_the_ledger(site: 
     path.unlink()
     settle(site)
     assert SqliteIndex(path).position() == 2  # the entry was in the journal
+
+
+def pages(path: Path) -> None:
+    """A database that opens, and whose tables are spoiled."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("CREATE TABLE head (id)")
+    db.close()
+    path.write_bytes(path.read_bytes()[:4096] + b"\xff" * 4096)
+
+
+def test_a_build_that_fails_says_why_before_what_fails_in_the_ledger_later(
+    site: Site, tmp_path: Path
+) -> None:
+    spoil(site, "state.db", pages)
+    with pytest.raises(ParseError) as caught:
+        app.build(site, write_recipe(tmp_path / "recipe", b"no graph", version="1.0.1"))
+    assert "expected its databases to work" in caught.value.hint
+    assert "the build is recorded as " in caught.value.hint
+
+
+def test_a_build_that_fails_says_why_before_what_the_system_refuses_the_ledger(
+    site: Site, tmp_path: Path
+) -> None:
+    (site.ledger_folder / "lock").unlink()
+    (site.ledger_folder / "lock").mkdir()
+    with pytest.raises(ParseError) as caught:
+        app.build(site, write_recipe(tmp_path / "recipe", b"no graph", version="1.0.1"))
+    assert "lock to be usable, got: Is a directory" in caught.value.hint
 
 
 def test_a_build_that_fails_and_cannot_be_recorded_says_both(

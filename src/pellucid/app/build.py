@@ -153,9 +153,19 @@ class _Recorder:
         """The same where the build failed: why it did is what counts, and a failure here comes behind it."""
         try:
             self.settle()
-        except PellucidError as error:
-            said = "; ".join(words for words in (failed.hint, error.message, error.hint) if words)
+        except (PellucidError, OSError) as error:
+            said = "; ".join(words for words in (failed.hint, *_words(error)) if words)
             raise type(failed)(failed.message, hint=said) from failed
+
+
+def _words(error: PellucidError | OSError) -> tuple[str, str]:
+    """What happened, and what to do about it."""
+    if isinstance(error, PellucidError):
+        return error.message, error.hint
+    return (
+        f"ledger: expected {error.filename or 'its folder'} to be usable, got: {error.strerror or error}",
+        "",
+    )
 
 
 class Qualified(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sqlite3
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,7 @@ from pellucid.ledger.recorder import (
     open_board,
 )
 from pellucid.ledger.sequencer import POLL_S, Sequencer
-from pellucid.ledger.state import State, open_database
+from pellucid.ledger.state import State, database_error, open_database
 from pellucid.ledger.vault import Vault
 from pellucid.ports import Index, Query, Store
 
@@ -187,13 +188,16 @@ def integrate(site: Site) -> int:
 
     Sinks are left to the running sequencer: a command's standard output is its own.
     """
-    with open_sequencer(site, sinks=False) as sequencer:
-        try:
-            return sequencer.drain()
-        except UnavailableError:
-            if is_sequencing(site):
-                return 0
-            raise
+    try:
+        with open_sequencer(site, sinks=False) as sequencer:
+            try:
+                return sequencer.drain()
+            except UnavailableError:
+                if is_sequencing(site):
+                    return 0
+                raise
+    except sqlite3.Error as error:  # a caller may have more to tell than that its database fails
+        raise database_error(error, "ledger: expected its databases to work") from error
 
 
 def is_sequencing(site: Site) -> bool:

@@ -359,8 +359,8 @@ def _failed(
                 "stderr": sha256(stages.stderr),
             },
         )
-    except PellucidError as failure:  # why it failed is what its caller asked for
-        where += f"; it could NOT be recorded: {failure.message}"
+    except (PellucidError, OSError) as failure:  # why it failed is what its caller asked for
+        where += f"; it could NOT be recorded: {failure}"
     if stages.measured:
         where += f"; what was measured, beside it: {', '.join(stages.measured)}"
     return type(error)(error.message, hint=f"{error.hint}; {where}" if error.hint else where)

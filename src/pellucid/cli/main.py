@@ -13,7 +13,7 @@ import click
 from pellucid import __version__
 from pellucid.cli import INTERRUPTED
 from pellucid.core.words import printable
-from pellucid.errors import DiskFullError, LedgerHaltedError, MissingExtraError, PellucidError, UsageError
+from pellucid.errors import DiskFullError, MissingExtraError, PellucidError, UsageError
 
 VERBS: Final[dict[str, tuple[str, str]]] = {  # verb -> (module, one line of help)
     "init": ("init", "Make a site: keys, configuration, policy, folders."),
@@ -129,10 +129,9 @@ def _database_errors() -> tuple[type[Exception], ...]:
 
 
 def _of_database(error: Exception) -> PellucidError:
-    return LedgerHaltedError(
-        f"ledger: expected its databases to work, got: {error}",
-        hint="is the disk full or failing? Then check with: pellucid ledger fsck",
-    )
+    from pellucid.ledger.state import database_error
+
+    return database_error(error, "ledger: expected its databases to work")  # type: ignore[arg-type]
 
 
 def _named(error: OSError) -> PellucidError:

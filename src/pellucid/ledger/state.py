@@ -17,7 +17,14 @@ from typing import Final, TypeVar
 import msgspec
 
 from pellucid.core.merkle.hashing import EMPTY_ROOT
-from pellucid.errors import ConfigError, DiskFullError, FormatError, LedgerHaltedError, UnavailableError
+from pellucid.errors import (
+    ConfigError,
+    DiskFullError,
+    FormatError,
+    LedgerHaltedError,
+    PellucidError,
+    UnavailableError,
+)
 
 T = TypeVar("T")
 SCRATCH_MAX: Final = 512 * 2**20  # limit: larger ones are rewritten through an unlinked file of SQLite's
@@ -29,6 +36,12 @@ CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 1), body BLO
 CREATE TABLE IF NOT EXISTS segments (name TEXT PRIMARY KEY, position INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS writers (source TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
 """
+_HELD: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+_DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_OLDER: Final = {  # why nobody is told to put a copy back (spec/ledger.md, section 1)
+    "state.db": "an older one is refused: bring the newest, or begin a new log",
+    "vault.db": "an older one brings erased keys back; without one openings are lost, proofs are not",
+}
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -230,6 +243,7 @@ def open_database(path: Path | str, *, read_only: bool = False) -> sqlite3.Conne
 
     Raises:
         LedgerHaltedError: There is something else, or it cannot be opened.
+        UnavailableError: Somebody holds it, or the disk is full.
     """
     if not read_only and str(path) != ":memory:":
         touch_private(path)  # its log and lock files follow its mode
@@ -243,20 +257,29 @@ def open_database(path: Path | str, *, read_only: bool = False) -> sqlite3.Conne
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
         db.execute("SELECT 1 FROM sqlite_schema")  # whether it is a database is seen when it is read
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise UnavailableError(f"{Path(path).name}: expected to open it, got {error}") from error
-        raise _unusable(path, error) from error
-    except sqlite3.DatabaseError as error:
-        raise _unusable(path, error) from error
+    except sqlite3.Error as error:
+        name = Path(path).name
+        raise database_error(error, f"{name}: expected a database of the ledger", name) from error
     return db
 
 
-def _unusable(path: Path | str, error: sqlite3.Error) -> LedgerHaltedError:
+def database_error(error: sqlite3.Error, expected: str, name: str = "") -> PellucidError:
+    """What SQLite refused, as an error of ours: held by somebody, no room, damaged, or out of order.
+
+    Args:
+        expected: Subject and what was expected of it.
+        name: Of the file, where it is known which one it is.
+    """
+    said, code = f"{expected}, got: {error}", getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _HELD:
+        return UnavailableError(said, hint="another program holds it: end that one, or try again later")
+    if code == sqlite3.SQLITE_FULL:
+        return DiskFullError(said, hint="make room, then do it again")
+    if code in _DAMAGED:
+        older = _OLDER.get(name) or "; ".join(f"{file}: {why}" for file, why in _OLDER.items())
+        return LedgerHaltedError(said, hint=f"is it damaged, or something else's? {older}")
     return LedgerHaltedError(
-        f"{Path(path).name}: expected a database of the ledger, got: {error}",
-        hint="is it damaged, or is it something else's? Put its newest copy back, then check with: "
-        "pellucid ledger fsck",
+        said, hint="is it ours to read and write, and the disk sound? Then check with: pellucid ledger fsck"
     )
 
 
