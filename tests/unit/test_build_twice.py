@@ -50,6 +50,9 @@ def test_each_is_a_process_of_its_own(tmp_path: Path, at_once: bool) -> None:
     [
         ("raise ParseError('x: expected y, got z', hint='h')", "build_parse", "x: expected y, got z"),
         ("1 / 0", "build", "ZeroDivisionError"),
+        ("raise MemoryError", "build", "inside limits.memory_bytes"),
+        ("raise OSError(12, 'no room to map it')", "build", "inside limits.memory_bytes"),
+        ("raise OSError(13, 'not yours')", "build", "PermissionError"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "builder_crashed", "signal SIGSEGV"),
         ("os._exit(7)", "builder_crashed", "exit 7"),
         ("sys.exit(3)", "builder_crashed", "exit 1"),

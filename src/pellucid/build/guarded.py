@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,7 @@ def unguarded(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(error: Exception) -> str:
-    if isinstance(error, MemoryError):
+    # what is mapped is refused in the system's words, what is allocated in Python's
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return "expected to stay inside limits.memory_bytes, got out of memory"
     return f"expected an engine, got {type(error).__name__}: {error!s:.300}"
