@@ -117,7 +117,7 @@ def test_a_database_that_fails_later_is_said_in_words(
         (sqlite3.SQLITE_BUSY_SNAPSHOT, UnavailableError, "another program holds it"),
         (sqlite3.SQLITE_FULL, DiskFullError, "make room"),
         (sqlite3.SQLITE_CORRUPT, LedgerHaltedError, "damaged"),
-        (sqlite3.SQLITE_IOERR_READ, LedgerHaltedError, "disk"),
+        (sqlite3.SQLITE_IOERR_SHMSIZE, LedgerHaltedError, "neither full nor failing"),  # a full one, too
     ],
 )
 def test_what_to_do_is_said_by_what_happened(code: int, error: type[PellucidError], hint: str) -> None:

@@ -279,7 +279,9 @@ def database_error(error: sqlite3.Error, expected: str, name: str = "") -> Pellu
         older = _OLDER.get(name) or "; ".join(f"{file}: {why}" for file, why in _OLDER.items())
         return LedgerHaltedError(said, hint=f"is it damaged, or something else's? {older}")
     return LedgerHaltedError(
-        said, hint="is it ours to read and write, and the disk sound? Then check with: pellucid ledger fsck"
+        said,
+        hint="is it ours to read and write, and the disk neither full nor failing? Then check with: "
+        "pellucid ledger fsck",
     )
 
 
