@@ -192,14 +192,17 @@ def test_a_build_that_fails_says_why_before_what_fails_in_the_ledger_later(
     assert "the build is recorded as " in caught.value.hint
 
 
-def test_a_build_that_fails_says_why_before_what_the_system_refuses_the_ledger(
-    site: Site, tmp_path: Path
-) -> None:
+def test_what_the_system_refuses_the_ledger_comes_behind_the_build(site: Site, tmp_path: Path) -> None:
     (site.ledger_folder / "lock").unlink()
     (site.ledger_folder / "lock").mkdir()
     with pytest.raises(ParseError) as caught:
-        app.build(site, write_recipe(tmp_path / "recipe", b"no graph", version="1.0.1"))
+        app.build(site, write_recipe(tmp_path / "failed", b"no graph", version="1.0.1"))
     assert "lock to be usable, got: Is a directory" in caught.value.hint
+    assert "the build is recorded as " in caught.value.hint
+    with pytest.raises(UnavailableError, match="lock to be usable") as refused:
+        app.build(site, write_recipe(tmp_path / "made", "credit_like", version="1.0.2"))
+    assert "the build is recorded as " in refused.value.hint
+    assert [path for path in site.packages_folder.iterdir() if "1.0.2" in path.name]
 
 
 def test_a_build_that_fails_and_cannot_be_recorded_says_both(

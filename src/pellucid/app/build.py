@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -13,12 +14,14 @@ import msgspec
 from pellucid import schemes
 from pellucid.app.clock import SystemClock
 from pellucid.errors import (
+    DiskFullError,
     FormatError,
     NotFoundError,
     PackageError,
     PellucidError,
     RecipeError,
     TensorError,
+    UnavailableError,
     UsageError,
 )
 
@@ -142,30 +145,25 @@ class _Recorder:
             return
         from pellucid.app.ledger import integrate
 
+        said = f"the build is recorded as {key}, and the next command integrates it"
         try:
             integrate(self._site)
         except PellucidError as error:
-            said = f"the build is recorded as {key}, and the next command integrates it"
             hint = f"{error.hint}; {said}" if error.hint else said
             raise type(error)(error.message, hint=hint) from error
+        except OSError as error:
+            kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
+            place = error.filename or "its folder"
+            refused = f"ledger: expected {place} to be usable, got: {error.strerror or error}"
+            raise kind(refused, hint=said) from error
 
     def settle_after(self, failed: PellucidError) -> None:
         """The same where the build failed: why it did is what counts, and a failure here comes behind it."""
         try:
             self.settle()
-        except (PellucidError, OSError) as error:
-            said = "; ".join(words for words in (failed.hint, *_words(error)) if words)
+        except PellucidError as error:
+            said = "; ".join(words for words in (failed.hint, error.message, error.hint) if words)
             raise type(failed)(failed.message, hint=said) from failed
-
-
-def _words(error: PellucidError | OSError) -> tuple[str, str]:
-    """What happened, and what to do about it."""
-    if isinstance(error, PellucidError):
-        return error.message, error.hint
-    return (
-        f"ledger: expected {error.filename or 'its folder'} to be usable, got: {error.strerror or error}",
-        "",
-    )
 
 
 class Qualified(msgspec.Struct, frozen=True):
