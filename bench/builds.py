@@ -11,7 +11,6 @@ page and prints nothing but progress.
 from __future__ import annotations
 
 import argparse
-import base64
 import compileall
 import json
 import os
@@ -36,11 +35,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import facts
 
+from pellucid.backends.onnxruntime.session import to_array
+from pellucid.guardian.golden import parse_golden
+
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent
 REASON: Final = {"reason": "to measure it", "reviewer": "bench/builds.py"}
 _PIECE: Final = 2**20
-DTYPES: Final = {"FP32": "<f4", "INT64": "<i8"}  # inputs of the models below
 OPEN_PHASES: Final = ("facts", "golden")  # the engine opened as it is served, and run
 GRAPH_PHASES: Final = ("prepare", "precision", "judge", "accuracy", "representativeness", "boundaries")
 MAGIKA, SILERO, OCR = "magika==1.0.3", "silero-vad==6.2.3", "rapidocr==3.10.0"
@@ -221,13 +222,8 @@ def measure(row: Row, folder: Path, site: Path) -> Row:
 
 def _answered(row: Row, package: Path, graph: Path, options: Path, folder: Path) -> list[Run]:
     """The bare builder that also opens its engine and lets it answer the first golden case."""
-    case = json.loads((package / "golden/golden.json").read_bytes())["cases"][0]
-    arrays = {
-        one["name"]: np.frombuffer(base64.b64decode(one["data"]), DTYPES[one["datatype"]]).reshape(
-            one["shape"]
-        )
-        for one in case["inputs"]
-    }
+    case = parse_golden(json.loads((package / "golden/golden.json").read_bytes()))[0]
+    arrays = {tensor.name: to_array(tensor) for tensor in case.inputs}
     np.savez(folder / "inputs.npz", **arrays)
     command = [sys.executable, HERE / "bare.py", row.backend, graph, options, folder / "bare.engine"]
     return [timed([*command, folder / "inputs.npz"]) for _ in range(row.builds + 1)][1:]

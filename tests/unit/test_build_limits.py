@@ -48,25 +48,27 @@ def test_memory_that_was_freed_is_taken_again_without_bringing_in_its_pages() ->
 
 
 LARGE = """
-import ctypes
 from pathlib import Path
 from pellucid.build.limits import gnu_library, keep_freed_memory
 
 keep_freed_memory()
-C = gnu_library()
-block = C.malloc(2**26)
-ctypes.memset(block, 1, 2**26)
-(line,) = [line for line in Path("/proc/self/smaps_rollup").read_text().splitlines() if "AnonHuge" in line]
-print(int(line.split()[1]) * 1024)
+block, flags = gnu_library().malloc(2**26) + 2**22, ""
+for line in Path("/proc/self/smaps").read_text().splitlines():
+    first, _, rest = line.partition(" ")
+    if not first.endswith(":"):
+        begin, end = (int(each, 16) for each in first.split("-"))
+    elif first == "VmFlags:" and begin <= block < end:
+        flags = rest
+print("hg" in flags.split())
 """
-PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 @gnu
-def test_memory_comes_in_large_pages_where_the_system_gives_them() -> None:
+def test_large_pages_are_asked_for_where_the_system_knows_them() -> None:
+    """Whether it has any to give depends on what else it does."""
     done = subprocess.run([sys.executable, "-c", LARGE], check=True, capture_output=True, text=True)
-    given = PAGES.is_file() and "[never]" not in PAGES.read_text()
-    assert (int(done.stdout) > 0) == given
+    assert done.stdout.strip() == str(PAGES.is_dir())
 
 
 ROOM = """
@@ -103,9 +105,13 @@ def room(*over: bool, limit: str = "") -> tuple[int, int, int]:
 @gnu
 def test_a_process_that_waits_takes_a_share_of_what_another_grew_by() -> None:
     taken, held, pages = room(False, False, False, True)
-    assert 0.3 * 900 <= taken <= 0.3 * 900 + 32
-    assert held >= taken
-    assert pages < 100
+    release = tuple(int(part) for part in platform.release().split(".")[:2])
+    if release < (5, 14):  # such a system cannot be asked to bring pages in: one try says so
+        assert taken == 32
+    else:
+        assert 0.3 * 900 <= taken <= 0.3 * 900 + 32
+        assert held >= taken
+        assert pages < 100
     assert room(False, True)[0] == 0  # grew too little to be worth it
     assert room(True)[0] == 0
 
