@@ -65,8 +65,8 @@ class SqliteIndex:
         except (sqlite3.DatabaseError, OSError) as error:
             raise UnavailableError(
                 f"index {Path(path).name}: expected a database that can be opened, got: {error}",
-                hint="if another program holds it, try again later; if it is damaged, move it away and make it "
-                "again: pellucid ledger index",
+                hint="if another program holds it, try again later; if it is damaged, move it away and make "
+                "it again: pellucid ledger index",
             ) from error
 
     @classmethod
